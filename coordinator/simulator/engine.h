@@ -55,10 +55,6 @@ class Engine {
     Dispatch(picker, 0);
     while (!events_.empty() && left_ > 0) {
       const Nanos now = events_.NextTime();
-      if (now > options_.until_ns) {
-        Stop();
-        break;
-      }
       do {
         Handle(picker, now, events_.Pop());
         ++result_.events;
@@ -263,17 +259,6 @@ class Engine {
     Touch(problem_.chunks[c].device);
   }
 
-  // Work beyond the end is not done.
-  void Stop() {
-    result_.verdict = Verdict::kStopped;
-    for (size_t d = 0; d < running_.size(); ++d) {
-      if (idle_[d]) continue;
-      const Running& running = running_[d];
-      const Nanos end = running.start_ns + GetDuration(running.op);  // it may be sending since
-      result_.devices[d].busy_ns -= std::max<Nanos>(0, end - options_.until_ns);
-    }
-  }
-
   void Finish() {
     for (const DeviceUse& use : result_.devices) {
       result_.period_ns = std::max(result_.period_ns, use.last_ns - use.first_ns);
@@ -282,8 +267,7 @@ class Engine {
       result_.reason = absl::StrCat("stopped with ", left_, " operations to do");
     } else if (left_ > 0) {
       result_.verdict = Verdict::kStuck;
-      result_.reason = absl::StrCat("it waits for itself, or for a link that is down: ", left_,
-                                    " operations can never start");
+      result_.reason = absl::StrCat("it waits for itself: ", left_, " operations can never start");
     } else if (result_.verdict == Verdict::kOutOfMemory) {
       result_.reason =
           absl::StrCat("device ", oom_device_, " runs out of memory at ", ToString(oom_op_),

@@ -17,8 +17,6 @@ enum class EventKind : uint32_t {
   kSent,      // token: device, which sends no longer
   kLinkFree,  // token: link
   kLaneFree,  // token: lane
-  kWake,      // token: lane, of which a link comes up again
-  kTimer,     // not of a step: the queue's user defines the token
 };
 
 struct Event {

@@ -153,15 +153,6 @@ absl::Status Validate(const Network& network) {
     if (link.lane < -1 || link.lane >= network.lanes) {
       return absl::InvalidArgumentError(absl::StrCat("link ", i, ": there is no lane ", link.lane));
     }
-    Nanos before = -1;
-    for (const Outage& outage : link.outages) {
-      if (outage.from_ns <= before || outage.until_ns <= outage.from_ns) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("link ", i, ": an outage from ", outage.from_ns, " to ", outage.until_ns,
-                         " ns must have a length and come after the one before"));
-      }
-      before = outage.until_ns;
-    }
     for (const Edge& edge : link.edges) {
       ATOLL_RETURN_IF_ERROR(Annotate(ValidateEdge(network, edge), absl::StrCat("link ", i)));
     }

@@ -48,18 +48,9 @@ struct Edge {
   SizeCurvePtr sizes = {};
 };
 
-// The link is down from `from_ns` until `until_ns` (kForever: it never comes back). A transfer that
-// an outage would interrupt is sent when it is over, from its first byte; until then the message
-// leaves shared lanes and trunks to others, as does what was sent without effect.
-struct Outage {
-  Nanos from_ns = 0;
-  Nanos until_ns = kForever;
-};
-
 struct Link {
   std::vector<Edge> edges;
-  int lane = -1;                // below Network::lanes; -1: none
-  std::vector<Outage> outages;  // one after the other
+  int lane = -1;  // below Network::lanes; -1: none
 };
 
 struct Network {
@@ -73,7 +64,7 @@ struct Network {
 
 // Says what is wrong with a network: indices out of range, bandwidths that are not positive and
 // finite, negative latencies, more than 16 edges, a trace that does not rise or that ends in an
-// outage, outages that overlap or end before they begin.
+// outage.
 absl::Status Validate(const Network& network);
 
 // One edge's part in a split transfer. Offsets are relative to the time of the request.

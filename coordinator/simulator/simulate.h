@@ -23,8 +23,8 @@ namespace atl::sim {
 enum class Verdict {
   kFits,
   kOutOfMemory,  // it was simulated to the end all the same, so that every peak is known
-  kStuck,        // the schedule waits for itself, or for a link; times are those reached
-  kStopped,      // Options::until_ns came first, or latest_end_ns can no longer be kept
+  kStuck,        // the schedule waits for itself; times are those reached
+  kStopped,      // Options::latest_end_ns can no longer be kept
 };
 
 struct OpSpan {
@@ -69,8 +69,7 @@ struct Result {
 
 struct Options {
   bool record = false;
-  bool timeline = false;      // of operations alone
-  Nanos until_ns = kForever;  // what happens later is not simulated
+  bool timeline = false;  // of operations alone
   // Ends as soon as some device has more to do than fits before this: for a search, to which a
   // schedule that takes longer is of no use. Times and the schedule are then those of a part.
   Nanos latest_end_ns = kForever;

@@ -27,10 +27,10 @@ Transport::Transport(const Network& network, EventQueue& events, std::vector<Mes
     for (const Edge& edge : link.edges) trunks = trunks || !edge.trunks.empty();
     state.bytes_per_ns = link.edges[0].bytes_per_s * 1e-9;
     state.edge_free_ns.assign(link.edges.size(), 0);
-    state.service = link.lane >= 0                    ? Service::kLane
-                    : trunks || !link.outages.empty() ? Service::kQueued
-                    : link.edges.size() == 1          ? Service::kPrivate
-                                                      : Service::kPrivateSplit;
+    state.service = link.lane >= 0           ? Service::kLane
+                    : trunks                 ? Service::kQueued
+                    : link.edges.size() == 1 ? Service::kPrivate
+                                             : Service::kPrivateSplit;
   }
 }
 
@@ -73,10 +73,9 @@ void Transport::Handle(Nanos now, const Event& event) {
     case EventKind::kLinkFree:
       StartNext(now, static_cast<int>(event.token));
       break;
-    case EventKind::kLaneFree:
-    case EventKind::kWake: {
+    case EventKind::kLaneFree: {
       LaneState& lane = lanes_[event.token];
-      if (event.kind == EventKind::kLaneFree) lane.busy = false;
+      lane.busy = false;
       if (!lane.dirty) dirty_lanes_.push_back(static_cast<int>(event.token));
       lane.dirty = true;
       break;
@@ -102,38 +101,21 @@ void Transport::StartNext(Nanos now, int link) {
     state.head = 0;
     return;
   }
-  const Waiting message = state.queue[state.head];
-  const Nanos up_ns = Start(now, message);
-  if (up_ns == 0) {
-    ++state.head;
-  } else if (up_ns < kForever) {
-    events_.Push(up_ns, EventKind::kLinkFree, link);
-  }
+  const Waiting message = state.queue[state.head++];
+  Start(now, message);
 }
 
-// The first in turn whose link is up.
 void Transport::StartLane(Nanos now, int lane) {
   LaneState& turnstile = lanes_[lane];
-  std::vector<Waiting> down;
-  Nanos wake_ns = kForever;
-  while (!turnstile.busy && !turnstile.heap.empty()) {
-    std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
-    const Waiting message = turnstile.heap.back();
-    turnstile.heap.pop_back();
-    const Nanos up_ns = Start(now, message);
-    turnstile.busy = up_ns == 0;
-    if (turnstile.busy) break;
-    wake_ns = std::min(wake_ns, up_ns);
-    down.push_back(message);
-  }
-  for (const Waiting& message : down) {
-    turnstile.heap.push_back(message);
-    std::push_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
-  }
-  if (!turnstile.busy && wake_ns < kForever) events_.Push(wake_ns, EventKind::kWake, lane);
+  if (turnstile.busy || turnstile.heap.empty()) return;
+  std::pop_heap(turnstile.heap.begin(), turnstile.heap.end(), Later());
+  const Waiting message = turnstile.heap.back();
+  turnstile.heap.pop_back();
+  turnstile.busy = true;
+  Start(now, message);
 }
 
-Nanos Transport::Start(Nanos now, const Waiting& message) {
+void Transport::Start(Nanos now, const Waiting& message) {
   LinkState& state = links_[message.link];
   const Link& link = network_.links[message.link];
   if (state.service == Service::kPrivate) {  // most links: only the link's own latency
@@ -142,18 +124,9 @@ Nanos Transport::Start(Nanos now, const Waiting& message) {
     if (record_ != nullptr) (*record_)[message.record].start_ns = start_ns;
     Sent(sent_ns, sent_ns + link.edges[0].latency_ns, message);
     state.free_ns = sent_ns;
-    return 0;
+    return;
   }
-  const Transfer transfer = link.edges.size() > 1 ? PlanSplit(now, message) : Plan(now, message);
-  for (const Outage& outage : link.outages) {
-    // The message that is sent in no time needs the link at that moment.
-    if (outage.from_ns < std::max(transfer.sent_ns, transfer.start_ns + 1) &&
-        outage.until_ns > transfer.start_ns) {
-      return outage.until_ns;
-    }
-  }
-  Commit(transfer, message);
-  return 0;
+  Commit(link.edges.size() > 1 ? PlanSplit(now, message) : Plan(now, message), message);
 }
 
 Transport::Transfer Transport::Plan(Nanos now, const Waiting& message) const {

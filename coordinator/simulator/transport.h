@@ -1,7 +1,7 @@
 // Carries messages over the network of a problem during one simulation. Internal to the simulator.
 //
-// Links that share nothing are served at once, by reservation. Links on trunks or lanes, and links
-// with outages, wait in order.
+// Links that share nothing are served at once, by reservation. Links on trunks or lanes wait in
+// order.
 
 #ifndef ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
 #define ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
@@ -26,7 +26,7 @@ class Transport {
   void Send(Nanos now, int link, int64_t bytes, uint64_t token, uint64_t send_priority,
             const MessageSpan& span);
 
-  // The events kLinkFree, kLaneFree and kWake belong here.
+  // The events kLinkFree and kLaneFree belong here.
   void Handle(Nanos now, const Event& event);
 
   // Call when everything that happens at `now` has been handled.
@@ -66,9 +66,7 @@ class Transport {
     std::vector<Nanos> left_ns;  // when each is free again
   };
 
-  // Hands a message to its link. If an outage of the link prevents it, returns when that is over
-  // (kForever: never), otherwise 0.
-  Nanos Start(Nanos now, const Waiting& message);
+  void Start(Nanos now, const Waiting& message);
   Transfer Plan(Nanos now, const Waiting& message) const;
   Transfer PlanSplit(Nanos now, const Waiting& message) const;
   void Commit(const Transfer& transfer, const Waiting& message);
