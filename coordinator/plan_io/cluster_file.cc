@@ -1,15 +1,11 @@
 #include "coordinator/plan_io/cluster_file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "common/status.h"
@@ -21,64 +17,6 @@ namespace {
 
 constexpr int64_t kPayloadBytes = 8'000'000;
 constexpr size_t kMaxFileBytes = 64 << 20;
-
-// Types by name, memory and price, as devices name them. `measured_bytes`: of the device, 0
-// where that is not known.
-absl::StatusOr<int> FindOrAddType(const v1::Device& device, const v1::ClusterSpec& spec,
-                                  int64_t measured_bytes, const plan::ProfileTable& times,
-                                  plan::Cluster& cluster) {
-  ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), spec, times));
-  if (device.memory_bytes() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "memory_bytes = ", device.memory_bytes(), ": must be above 0; leave it out for all of it"));
-  }
-  if (measured_bytes > 0) type.memory_bytes = measured_bytes;
-  if (device.memory_bytes() > 0) type.memory_bytes = device.memory_bytes();
-  if (type.memory_bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("type \"", absl::CHexEscape(device.type()),
-                     "\": nothing says how much memory it has: give memory_bytes, too"));
-  }
-  type.price_per_hour = device.price_per_hour();
-  for (size_t t = 0; t < cluster.types.size(); ++t) {
-    if (cluster.types[t].name == type.name && cluster.types[t].memory_bytes == type.memory_bytes &&
-        cluster.types[t].price_per_hour == type.price_per_hour) {
-      return static_cast<int>(t);
-    }
-  }
-  cluster.types.push_back(type);
-  return static_cast<int>(cluster.types.size()) - 1;
-}
-
-using DeviceIndex = std::map<std::string, int>;
-
-absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured,
-                         plan::Cluster& cluster, DeviceIndex& devices) {
-  std::map<std::string, int64_t> measured_bytes;
-  for (const v1::Device& device : measured.cluster.devices()) {
-    measured_bytes[device.id()] = device.memory_bytes();
-  }
-  for (const v1::Device& device : spec.devices()) {
-    ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
-    const std::string site = device.site().empty() ? "site" : device.site();
-    const std::string node = device.node().empty() ? device.id() : device.node();
-    ATOLL_RETURN_IF_ERROR(CheckName("a device's site", site));
-    ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
-    ATOLL_RETURN_IF_ERROR(CheckPrices(device));
-    const auto bytes = measured_bytes.find(device.id());
-    const auto type = FindOrAddType(device, spec, bytes == measured_bytes.end() ? 0 : bytes->second,
-                                    measured.times, cluster);
-    if (!type.ok()) {
-      return Annotate(type.status(), absl::StrCat("device \"", device.id(), "\""));
-    }
-    if (!devices.try_emplace(device.id(), static_cast<int>(cluster.devices.size())).second) {
-      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id(), "\" appears twice"));
-    }
-    cluster.devices.push_back(
-        {device.id(), node, site, *type, device.egress_price_per_gb() * 1e-9});
-  }
-  return absl::OkStatus();
-}
 
 // Reads what a job may send over the link in a day.
 absl::Status ReadLimit(const v1::Link& link, const std::set<std::string>& sites,
@@ -163,7 +101,7 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measu
   plan::Cluster cluster;
   DeviceIndex devices;
   ATOLL_RETURN_IF_ERROR(CheckTypes(spec));
-  ATOLL_RETURN_IF_ERROR(ReadDevices(spec, measured, cluster, devices));
+  ATOLL_RETURN_IF_ERROR(ReadDevices(spec, measured, /*same_memory=*/1, cluster, devices));
   ATOLL_RETURN_IF_ERROR(ReadTrunks(spec, cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(spec, devices, cluster));
   ATOLL_RETURN_IF_ERROR(AddMeasuredLinks(measured.cluster, devices, cluster));

@@ -27,20 +27,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/planner/cluster/cluster.h"
-#include "coordinator/planner/cluster/costs.h"
-#include "proto/cluster.pb.h"
+#include "coordinator/plan_io/links.h"
 
 namespace atl {
 
 // TOML text to message; `name` (of the file) begins every error.
 absl::StatusOr<v1::ClusterSpec> ParseClusterToml(absl::string_view text, absl::string_view name);
-
-// Measurements of devices, links and layers, in addition to a description.
-struct Measured {
-  v1::ClusterSpec cluster;
-  plan::ProfileTable times = {};
-};
 
 // Converts to the planner's form, edges, trunks, conflicts and changes of bandwidth included.
 // Layouts are ranked by what a transfer of 8 MB over all edges amounts to at first, and simulated

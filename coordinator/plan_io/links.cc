@@ -55,12 +55,111 @@ absl::Status CheckPrice(absl::string_view field, double price) {
       absl::StrCat(field, " = ", price, ": must be a number of at least 0"));
 }
 
-}  // namespace
+// Refuses what is empty, longer than 256 bytes or has control characters, naming it as `what`.
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  const bool printable = std::ranges::none_of(
+      name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+  if (!name.empty() && name.size() <= kNameMax && printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is \"", absl::CHexEscape(name.substr(0, kNameMax)),
+                   "\": it must have 1 to ", kNameMax, " bytes and no control characters"));
+}
 
 absl::Status CheckPrices(const v1::Device& device) {
   absl::Status checked = CheckPrice("price_per_hour", device.price_per_hour());
   checked.Update(CheckPrice("egress_price_per_gb", device.egress_price_per_gb()));
-  return checked.ok() ? checked : Annotate(checked, absl::StrCat("device \"", device.id(), "\""));
+  return checked;
+}
+
+// Returns the type as the description says, else as the catalogue does. The speed of a type with
+// measured times is the measured one. Memory and link are 0 where nothing says them. Others are
+// refused.
+absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::ClusterSpec& spec,
+                                           const plan::ProfileTable& times) {
+  const auto said = std::find_if(spec.types().begin(), spec.types().end(),
+                                 [&](const v1::DeviceType& type) { return type.name() == name; });
+  const bool timed = std::ranges::any_of(
+      times, [&](const auto& entry) { return std::get<0>(entry.first) == name; });
+  const auto known = plan::FindDeviceType(name);
+  if (!known.ok() && !timed && said == spec.types().end()) return known.status();
+  plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 0, 0, 0, 0};
+  if (timed || said != spec.types().end()) type.name = name;
+  if (said != spec.types().end()) {
+    const auto set = [](auto value, auto& figure) {
+      if (value > 0) figure = value;
+    };
+    set(said->memory_bytes(), type.memory_bytes);
+    set(said->flops_per_s(), type.flops_per_s);
+    set(said->memory_bytes_per_s(), type.memory_bytes_per_s);
+    set(said->link_bytes_per_s(), type.link_bytes_per_s);
+  }
+  if (IsHostKind(name) && type.link_bytes_per_s == 0) type.link_bytes_per_s = kHostLink;
+  // Speeds of a type with times are only compared.
+  if (timed && type.flops_per_s == 0) type.flops_per_s = 100e9;
+  if (timed && type.memory_bytes_per_s == 0) type.memory_bytes_per_s = 10e9;
+  if (type.flops_per_s > 0 && type.memory_bytes_per_s > 0) return type;
+  return absl::InvalidArgumentError(
+      absl::StrCat("type \"", absl::CHexEscape(name), "\": give its flops_per_s and ",
+                   "memory_bytes_per_s under [[types]], too: the catalogue does not have it"));
+}
+
+// `measured_bytes`: of the device, 0 where that is not known.
+absl::StatusOr<int> FindOrAddType(const v1::Device& device, const v1::ClusterSpec& spec,
+                                  int64_t measured_bytes, const plan::ProfileTable& times,
+                                  double same_memory, plan::Cluster& cluster) {
+  ATOLL_ASSIGN_OR_RETURN(plan::DeviceType type, NamedType(device.type(), spec, times));
+  if (device.memory_bytes() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory_bytes = ", device.memory_bytes(), ": must be above 0; leave it out for all of it"));
+  }
+  if (measured_bytes > 0) type.memory_bytes = measured_bytes;
+  if (device.memory_bytes() > 0) type.memory_bytes = device.memory_bytes();
+  if (type.memory_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("type \"", absl::CHexEscape(device.type()),
+                     "\": nothing says how much memory it has: give memory_bytes, too"));
+  }
+  type.price_per_hour = device.price_per_hour();
+  const auto same = std::ranges::find_if(cluster.types, [&](const plan::DeviceType& known) {
+    const auto [least, most] = std::minmax(known.memory_bytes, type.memory_bytes);
+    return known.name == type.name && known.price_per_hour == type.price_per_hour &&
+           static_cast<double>(most) <= same_memory * static_cast<double>(least);
+  });
+  const auto index = static_cast<int>(same - cluster.types.begin());
+  if (same == cluster.types.end()) {
+    cluster.types.push_back(std::move(type));
+  } else {
+    same->memory_bytes = std::min(same->memory_bytes, type.memory_bytes);
+  }
+  return index;
+}
+
+}  // namespace
+
+absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured, double same_memory,
+                         plan::Cluster& cluster, DeviceIndex& devices) {
+  std::map<std::string, int64_t> measured_bytes;
+  for (const v1::Device& device : measured.cluster.devices()) {
+    measured_bytes[device.id()] = device.memory_bytes();
+  }
+  for (const v1::Device& device : spec.devices()) {
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
+    const std::string where = absl::StrCat("device \"", device.id(), "\"");
+    const std::string site = device.site().empty() ? "site" : device.site();
+    const std::string node = device.node().empty() ? device.id() : device.node();
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's site", site));
+    ATOLL_RETURN_IF_ERROR(CheckName("a device's node", node));
+    ATOLL_RETURN_IF_ERROR(Annotate(CheckPrices(device), where));
+    const auto type = FindOrAddType(device, spec, measured_bytes[device.id()], measured.times,
+                                    same_memory, cluster);
+    if (!type.ok()) return Annotate(type.status(), where);
+    if (!devices.try_emplace(device.id(), static_cast<int>(cluster.devices.size())).second) {
+      return absl::InvalidArgumentError(absl::StrCat(where, " appears twice"));
+    }
+    cluster.devices.push_back(
+        {device.id(), node, site, *type, device.egress_price_per_gb() * 1e-9});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view remedy) {
@@ -123,15 +222,6 @@ absl::StatusOr<plan::Link> LinkFromMessage(const plan::Cluster& cluster, const v
   return plan::MakeLink(std::move(edges), cluster.trunks);
 }
 
-absl::Status CheckName(absl::string_view what, absl::string_view name) {
-  const bool printable = std::ranges::none_of(
-      name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
-  if (!name.empty() && name.size() <= kNameMax && printable) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " is \"", absl::CHexEscape(name.substr(0, kNameMax)),
-                   "\": it must have 1 to ", kNameMax, " bytes and no control characters"));
-}
-
 namespace {
 
 absl::Status CheckFigures(const v1::DeviceType& type) {
@@ -160,35 +250,6 @@ absl::Status CheckTypes(const v1::ClusterSpec& spec) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<plan::DeviceType> NamedType(const std::string& name, const v1::ClusterSpec& spec,
-                                           const plan::ProfileTable& times) {
-  const auto said = std::find_if(spec.types().begin(), spec.types().end(),
-                                 [&](const v1::DeviceType& type) { return type.name() == name; });
-  const bool timed = std::ranges::any_of(
-      times, [&](const auto& entry) { return std::get<0>(entry.first) == name; });
-  const auto known = plan::FindDeviceType(name);
-  if (!known.ok() && !timed && said == spec.types().end()) return known.status();
-  plan::DeviceType type = known.ok() ? *known : plan::DeviceType{name, 0, 0, 0, 0};
-  if (timed || said != spec.types().end()) type.name = name;
-  if (said != spec.types().end()) {
-    const auto set = [](auto value, auto& figure) {
-      if (value > 0) figure = value;
-    };
-    set(said->memory_bytes(), type.memory_bytes);
-    set(said->flops_per_s(), type.flops_per_s);
-    set(said->memory_bytes_per_s(), type.memory_bytes_per_s);
-    set(said->link_bytes_per_s(), type.link_bytes_per_s);
-  }
-  if (IsHostKind(name) && type.link_bytes_per_s == 0) type.link_bytes_per_s = kHostLink;
-  // Speeds of a type with times are only compared.
-  if (timed && type.flops_per_s == 0) type.flops_per_s = 100e9;
-  if (timed && type.memory_bytes_per_s == 0) type.memory_bytes_per_s = 10e9;
-  if (type.flops_per_s > 0 && type.memory_bytes_per_s > 0) return type;
-  return absl::InvalidArgumentError(
-      absl::StrCat("type \"", absl::CHexEscape(name), "\": give its flops_per_s and ",
-                   "memory_bytes_per_s under [[types]], too: the catalogue does not have it"));
 }
 
 absl::Status CheckNodeLinks(plan::Cluster& cluster) {

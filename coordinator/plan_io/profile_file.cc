@@ -238,74 +238,10 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
   return absl::OkStatus();
 }
 
-// Devices of one name this near in memory are of one type; `table` holds times by name.
+// Devices of one name this near in memory are of one type.
 constexpr double kSameMemory = 1.10;
 
-absl::StatusOr<int> FindOrAddType(const v1::Device& device, const v1::ClusterSpec& spec,
-                                  const plan::ProfileTable& table, plan::Cluster* cluster) {
-  const int64_t bytes = device.memory_bytes();
-  for (size_t t = 0; t < cluster->types.size(); ++t) {
-    plan::DeviceType& type = cluster->types[t];
-    if (type.name != device.type() || type.price_per_hour != device.price_per_hour() ||
-        static_cast<double>(std::max(bytes, type.memory_bytes)) >
-            kSameMemory * static_cast<double>(std::min(bytes, type.memory_bytes))) {
-      continue;
-    }
-    type.memory_bytes = std::min(type.memory_bytes, bytes);
-    return static_cast<int>(t);
-  }
-  const absl::StatusOr<plan::DeviceType> named = NamedType(device.type(), spec, table);
-  if (!named.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "device \"", absl::CHexEscape(device.id()), "\" is of type \"",
-        absl::CHexEscape(device.type()),
-        "\", of which there are no times: submit the job, so that its workers measure it, or use a "
-        "type that `atoll plan` knows"));
-  }
-  plan::DeviceType made = *named;
-  made.name = device.type();
-  made.memory_bytes = bytes;
-  made.price_per_hour = device.price_per_hour();
-  cluster->types.push_back(made);
-  return static_cast<int>(cluster->types.size()) - 1;
-}
-
-absl::Status ReadDevices(const v1::ClusterSpec& spec, const plan::ProfileTable& table,
-                         plan::Cluster* cluster, std::map<std::string, int>* index) {
-  for (const v1::Device& device : spec.devices()) {
-    ATOLL_RETURN_IF_ERROR(CheckName("a device's id", device.id()));
-    ATOLL_RETURN_IF_ERROR(CheckName("a device's node", device.node()));
-    if (!device.site().empty()) {
-      ATOLL_RETURN_IF_ERROR(CheckName("a device's site", device.site()));
-    }
-    if (device.memory_bytes() <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat("device \"", device.id(),
-                                                     "\": memory_bytes = ", device.memory_bytes(),
-                                                     ": must be above 0"));
-    }
-    ATOLL_RETURN_IF_ERROR(CheckPrices(device));
-    ATOLL_ASSIGN_OR_RETURN(const int type, FindOrAddType(device, spec, table, cluster));
-    const int at = static_cast<int>(cluster->devices.size());
-    if (!index->try_emplace(device.id(), at).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device \"", absl::CHexEscape(device.id()), "\" appears twice"));
-    }
-    cluster->devices.push_back(
-        {device.id(), device.node(), device.site(), type, device.egress_price_per_gb() * 1e-9});
-  }
-  return absl::OkStatus();
-}
-
-// Reads a link as it was measured; edges, trunks and changes of bandwidth as they are described.
-absl::StatusOr<plan::Link> ReadMeasuredLink(const plan::Cluster& cluster, const v1::Link& link) {
-  ATOLL_ASSIGN_OR_RETURN(plan::Link plan_link, LinkFromMessage(cluster, link));
-  if (!plan_link.edges.empty() || plan_link.sizes != nullptr) return plan_link;
-  plan_link.latency_s = static_cast<double>(link.edges(0).latency_ns()) * 1e-9;
-  plan_link.bytes_per_s = link.edges(0).bandwidth_bytes_per_s();
-  return plan_link;
-}
-
-absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, int>& index,
+absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& index,
                        plan::Cluster* cluster) {
   for (const v1::Link& link : spec.links()) {
     const std::string what =
@@ -316,9 +252,9 @@ absl::Status ReadLinks(const v1::ClusterSpec& spec, const std::map<std::string, 
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": a measured link joins two devices of the profile"));
     }
-    auto described = ReadMeasuredLink(*cluster, link);
-    if (!described.ok()) return Annotate(described.status(), what);
-    const plan::Link plan_link = *std::move(described);
+    const auto read = LinkFromMessage(*cluster, link);
+    if (!read.ok()) return Annotate(read.status(), what);
+    const plan::Link& plan_link = *read;
     const plan::Device& a = cluster->devices[from->second];
     const plan::Device& b = cluster->devices[to->second];
     const bool inside = a.node == b.node;  // such a link says nothing of the node's card
@@ -355,10 +291,11 @@ absl::StatusOr<Profiled> ToProfiled(const v1::ClusterProfile& profile, plan::Mod
   profiled.cluster.node_latency_s = 50e-6;
   profiled.cluster.site_link.latency_s = 200e-6;
   profiled.cluster.site_link.bytes_per_s = 1.25e9;
-  std::map<std::string, int> index;
+  DeviceIndex index;
   ATOLL_RETURN_IF_ERROR(ReadTimes(profile, *model, &profiled.table));
   ATOLL_RETURN_IF_ERROR(CheckTypes(profile.cluster()));
-  ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), profiled.table, &profiled.cluster, &index));
+  ATOLL_RETURN_IF_ERROR(ReadDevices(profile.cluster(), {.times = profiled.table}, kSameMemory,
+                                    profiled.cluster, index));
   ATOLL_RETURN_IF_ERROR(ReadTrunks(profile.cluster(), profiled.cluster));
   ATOLL_RETURN_IF_ERROR(ReadLinks(profile.cluster(), index, &profiled.cluster));
   ATOLL_RETURN_IF_ERROR(CheckNodeLinks(profiled.cluster));

@@ -89,7 +89,7 @@ TEST_CASE("a bad profile is refused with what is wrong") {
   CHECK_THAT(
       std::string(Read(Changed("\"b/0\", \"type\": \"cpu\"", "\"b/0\", \"type\": \"tpu\\u0007\""))
                       .message()),
-      Catch::Contains("\"tpu\\x07\", of which there are no times"));
+      Catch::Contains("\"tpu\\x07\" is not in the catalogue"));
 }
 
 TEST_CASE("what_a_profile_says_twice_leaves_out_or_cannot_mean_is_refused_by_field_and_value") {

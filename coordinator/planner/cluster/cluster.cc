@@ -158,23 +158,24 @@ absl::StatusOr<Link> MakeLink(std::vector<LinkEdge> edges, const std::vector<Tru
   }
   ATOLL_RETURN_IF_ERROR(sim::Validate(network));
   Link plan_link;
-  plan_link.latency_s =
-      static_cast<double>(sim::AloneTransferNs(network, network.links[0], 0)) * 1e-9;
-  const double payload_s =
-      static_cast<double>(sim::AloneTransferNs(network, network.links[0], kPayloadBytes)) * 1e-9;
-  plan_link.bytes_per_s = kPayloadBytes / std::max(1e-9, payload_s - plan_link.latency_s);
   double all_bytes_per_s = 0;
   for (const LinkEdge& edge : edges) all_bytes_per_s += edge.bytes_per_s;
   for (const LinkEdge& edge : edges) {
     plan_link.price_per_byte += edge.price_per_byte * edge.bytes_per_s / all_bytes_per_s;
   }
-  const bool plain = edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty();
-  if (!plain) {
-    plan_link.edges = std::move(edges);
-  } else if (edges[0].sizes != nullptr) {
+  if (edges.size() == 1 && edges[0].trunk < 0 && edges[0].changes.empty()) {
+    plan_link.latency_s = edges[0].latency_s;
     plan_link.bytes_per_s = edges[0].bytes_per_s;
     plan_link.sizes = edges[0].sizes;
+    return plan_link;
   }
+  const auto alone_s = [&](int64_t bytes) {
+    return 1e-9 * static_cast<double>(sim::AloneTransferNs(network, network.links[0], bytes));
+  };
+  plan_link.latency_s = alone_s(0);
+  plan_link.bytes_per_s =
+      kPayloadBytes / std::max(1e-9, alone_s(kPayloadBytes) - plan_link.latency_s);
+  plan_link.edges = std::move(edges);
   return plan_link;
 }
 
