@@ -20,7 +20,7 @@
 #include "bench/planner/baselines.h"
 #include "common/check.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
-#include "coordinator/planner/together.h"
+#include "coordinator/planner/replica_problem.h"
 
 namespace atl::bench {
 namespace {

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/number_text.h"
 #include "common/protocol/island_plan.h"
 #include "coordinator/measurements/corrections.h"

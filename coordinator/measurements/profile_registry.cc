@@ -1,7 +1,6 @@
 #include "coordinator/measurements/profile_registry.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,13 +1,11 @@
 #include "coordinator/measurements/sites.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/number_text.h"
 #include "coordinator/planner/cluster/cluster.h"
 

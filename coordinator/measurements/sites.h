@@ -19,7 +19,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/ids.h"
 #include "common/protocol/device_profile.h"

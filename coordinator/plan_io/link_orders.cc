@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "coordinator/plan_io/island_plan_conversion.h"
-#include "coordinator/planner/together.h"
+#include "coordinator/planner/replica_problem.h"
 #include "coordinator/simulator/simulate.h"
 
 namespace atl {
@@ -46,8 +46,8 @@ std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const
   }
   std::vector<PlanLinkOrder> orders;
   for (size_t lane = 0; lane < by_lane.size(); ++lane) {
-    const plan::LinkSharing::Id& id = all.lanes[lane];
-    if (id.IsCard()) continue;  // one worker's messages, which leave as it sends them
+    const auto& [from, to] = all.lanes[lane];
+    if (from == to) continue;  // a card: one worker's messages, which leave as it sends them
     std::set<PlanMessage> stage_links;
     for (const PlanMessage& message : by_lane[lane]) {
       stage_links.insert({message.replica, message.stage, 0, message.gradient});
@@ -56,7 +56,7 @@ std::vector<PlanLinkOrder> ComputeSendOrders(const plan::Cluster& cluster, const
         LongestMessageTime(all.problem, static_cast<int>(lane)) < kMinMessageTime) {
       continue;
     }
-    orders.push_back({id.from_site, id.to_site, std::move(by_lane[lane])});
+    orders.push_back({from, to, std::move(by_lane[lane])});
   }
   return orders;
 }

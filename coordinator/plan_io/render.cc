@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,7 @@
 #include "common/number_text.h"
 #include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
-#include "coordinator/planner/together.h"
+#include "coordinator/planner/replica_problem.h"
 
 namespace atl {
 namespace {
@@ -71,10 +70,6 @@ std::string ReplicasText(const plan::ReplicaOutcome& kind) {
 std::string Prefix(const plan::IslandOfSite& island) {
   return island.site.empty() ? "" : absl::StrCat(island.site, ": ");
 }
-
-}  // namespace
-
-namespace {
 
 // Stages that follow each other on entities that are alike, as a row.
 struct Row {

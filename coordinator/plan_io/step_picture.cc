@@ -1,7 +1,6 @@
 #include "coordinator/plan_io/step_picture.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 

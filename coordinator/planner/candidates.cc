@@ -117,7 +117,9 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, con
 }
 
 // Sites in the orders worth trying: of the permutations of up to four, else of chains from each
-// site to the nearest one left, those with the fastest links.
+// site to the nearest one left, those with the fastest links. Of an order and its reverse, which
+// are as fast, the one that begins at the leader's site comes first: the leader begins every step,
+// and pipelines that begin elsewhere get its message a latency later.
 std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
                                                  const std::vector<EntityPool>& pools) {
   std::map<std::string, int> first;
@@ -154,8 +156,12 @@ std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
     }
     offer(chain);
   }
+  const std::string leaders_site = GetLeaderSite(cluster);
+  const auto key = [&](const auto& order) {  // sums in another order differ in their last bits
+    return std::pair(static_cast<float>(order.first), order.second[0] != leaders_site);
+  };
   std::stable_sort(orders.begin(), orders.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
   std::vector<std::vector<std::string>> best;
   for (auto& [sum, sites] : orders) {
     if (best.size() < kMostOrders) best.push_back(std::move(sites));

@@ -4,7 +4,6 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_CONTEST_H_
 #define ATOLL_COORDINATOR_PLANNER_CONTEST_H_
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>

@@ -1,52 +1,18 @@
 #include "coordinator/planner/estimate.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "coordinator/planner/gradient_sync.h"
 
 namespace atl::plan {
 
 double Estimator::Seconds(const Layout& layout) {
-  CountSharing(layout);
+  sharing_.Count(layout);
   double slowest = 0;
   for (const Replica& replica : layout.replicas) {
     slowest = std::max(slowest, ReplicaSeconds(layout, replica));
   }
-  return slowest + SyncSeconds(index_, costs_, job_, layout);
-}
-
-// Counts the shared links as ComputeLinkSharing has them.
-void Estimator::CountSharing(const Layout& layout) {
-  const auto links = static_cast<size_t>(index_.sites()) * index_.sites();
-  shared_links_.assign(links + index_.nodes(), {});
-  std::vector<int> own;  // of a replica
-  for (const Replica& replica : layout.replicas) {
-    own.clear();
-    for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const Stage &here = replica.stages[s], &next = replica.stages[s + 1];
-      for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
-        const int index = GetSharedLinkIndex(*from, *to);
-        if (index < 0) continue;
-        LinkSharing::SharedLink& shared_link = shared_links_[index];
-        ++shared_link.stage_links;
-        if (static_cast<size_t>(index) >= links) {
-          shared_link.card_bytes_per_s = index_.CardBytesPerSecond(from->devices[0]);
-        }
-        if (std::count(own.begin(), own.end(), index) > 0) continue;
-        own.push_back(index);
-        ++shared_link.replicas;
-      }
-    }
-  }
-}
-
-int Estimator::GetSharedLinkIndex(const Stage& from, const Stage& to) const {
-  const int a = from.devices[0], b = to.devices[0];
-  const int site = index_.GetSiteIndex(a), other = index_.GetSiteIndex(b);
-  if (site != other) return site * index_.sites() + other;
-  const int node = index_.GetNode(a);
-  return node == index_.GetNode(b) ? -1 : index_.sites() * index_.sites() + node;
+  return slowest + SyncSeconds(sharing_.index(), costs_, job_, layout);
 }
 
 const StageCosts& Estimator::GetStageCosts(const Stage& stage, int micro_batch) {
@@ -74,14 +40,13 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
     fill += times.forward_s + times.backward_s;
     if (stage_entities[s] == stage_entities[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
-    Link link = index_.LinkBetween(stage.devices[0], next.devices[0]);
-    const int index = GetSharedLinkIndex(stage, next);
-    const LinkSharing::SharedLink* shared_link = index < 0 ? nullptr : &shared_links_[index];
+    const Link link = sharing_.LinkBetween(stage, next);
     // The messages of all stage links use the shared link with each micro-batch.
-    const double each = shared_link != nullptr && IsPlain(link)
-                            ? 1.0 * shared_link->stage_links / shared_link->replicas
-                            : 1;
-    ApplyLinkSharing(shared_link, stage, next, link);
+    double each = 1;
+    if (const int lane = sharing_.FindLane(stage, next); lane >= 0) {
+      const LinkSharing::SharedLink& shared = sharing_.links()[lane];
+      each = 1.0 * shared.stage_links / shared.replicas;
+    }
     const double bytes = static_cast<double>(StageLinkBytes(costs_, stage, layout.micro_batch));
     fill += 2 * link.Seconds(bytes);
     if (costs_.options().runtime.blocking_messages) {

@@ -6,10 +6,8 @@
 
 #include "common/check.h"
 #include "common/status.h"
-#include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/replica_problem.h"
-#include "coordinator/planner/together.h"
 
 namespace atl::plan {
 namespace {
@@ -360,8 +358,8 @@ bool PlayedTogether(const LinkSharing& sharing, const Layout& layout) {
     operations += 3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
   }
   bool links = false, cards = false;
-  for (const auto& [id, shared_link] : sharing.shared_links) {
-    if (shared_link.replicas > 1) (id.IsCard() ? cards : links) = true;
+  for (int i = 0; i < std::ssize(sharing.links()); ++i) {
+    if (sharing.links()[i].replicas > 1) (sharing.IsCard(i) ? cards : links) = true;
   }
   return (links && operations <= kMostTogether) || (cards && operations <= kMostTogetherOnCards);
 }
@@ -378,14 +376,14 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_
                                        const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
-  LinkSharing sharing = ComputeLinkSharing(cluster, layout);
+  LinkSharing sharing(cluster, layout);
   // Messages that block are work of their devices, at their replica's part of what they share.
   const bool together =
       !costs.options().runtime.blocking_messages && PlayedTogether(sharing, layout);
   auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   if (!together || !outcome.ok() || outcome->step_s <= outcome->bound_s) return outcome;
   // Where links have bandwidth to spare, the order of a replica that has them to itself is better.
-  for (auto& [sites, shared_link] : sharing.shared_links) shared_link.replicas = 1;
+  sharing.SetAlone();
   auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
   return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
 }

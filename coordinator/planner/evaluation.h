@@ -45,7 +45,7 @@ struct ReplicaOutcome {
 struct Outcome {
   double step_s = 0;      // from step to step: operations, all-reduces, commit votes, optimizer
   double sync_s = 0;      // of it, all-reduces that the slowest replica's operations do not hide
-  double commit_s = 0;    // of it, until far sites know of each other (commit.h)
+  double commit_s = 0;    // of it, until far sites know of each other (gradient_sync.h)
   double bound_s = 0;     // no schedule of this layout is faster
   bool together = false;  // replicas share links and were simulated together
   std::vector<ReplicaOutcome> kinds;
@@ -80,10 +80,10 @@ struct Evaluation {
 };
 
 // Simulates the layout. The error says which device lacks how much memory. What goes from one site
-// to another shares a link in send order, one message at a time at full bandwidth (together.h);
+// to another shares a link in send order, one message at a time at full bandwidth (PutTogether);
 // replicas that use one trunk share it evenly, and within a replica messages over a trunk wait for
 // each other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders
-// of a layer are done with it; then sites exchange commit votes (commit.h).
+// of a layer are done with it; then sites exchange commit votes (gradient_sync.h).
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
                                        const Layout& layout, const Evaluation& evaluation);
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
-#include "common/status.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/simulator/search.h"
 

@@ -1,5 +1,5 @@
 // When the gradients of every stage, after gradient accumulation over its micro-batches, are
-// all-reduced over the replicas.
+// all-reduced over the replicas, and when all devices know that they are.
 //
 // Layer L's ring joins the stages that hold it in each replica; consecutive layers with the same
 // holders go together. Rings run in descending order of layers, each once all its holders are done
@@ -44,6 +44,27 @@ StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, cons
 // The slowest all-reduce if all gradients are ready at 0.
 double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,
                    const Layout& layout);
+
+// ---- the commit ----
+//
+// When the next step can begin. A step counts only once every device knows that all have their
+// gradients: they add up their commit votes (common/protocol/commit_exchange.h), which takes a
+// latency between sites (within one it is not counted). So the step of devices that finish together
+// but are far apart takes that much longer. A device that finishes last, as the first stage mostly
+// does, has all other votes by then. Devices that get its vote later begin later: they have to wait
+// for their first micro-batch in any case.
+
+// Per replica, per entity (MapStagesToEntities): when its devices know that the all-reduces of all
+// are complete, given when each stage's are.
+StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s);
+
+// The time from step to step that the slowest device needs: from when its first operation may begin
+// until it knows that all all-reduces are complete and has taken its optimizer's step; in another
+// site than the cluster's leader, until that one's message that the next step begins, if that comes
+// later. `begun_s`: when each stage's first operation starts, infinite if that is not known, and
+// taken as 0 for first stages; `optimizer_s`: per replica, per entity.
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s,
+                        const StageTimes& begun_s, const StageTimes& optimizer_s);
 
 }  // namespace atl::plan
 

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "common/check.h"
 #include "common/status.h"
 #include "coordinator/planner/candidates.h"
 #include "coordinator/planner/cluster/constraints.h"

@@ -52,10 +52,9 @@ class NetworkBuilder {
     const auto [known, added] =
         links_.try_emplace(entities, static_cast<int>(network_.links.size()));
     if (!added) return known->second;
-    network_.links.push_back(ToSimLink(LinkBetweenStages(cluster_, sharing_, from, to)));
-    if (FindSharedLink(cluster_, sharing_, from, to) != nullptr) {
-      const auto [lane, first] =
-          lanes_.try_emplace(*FindSharedLinkId(cluster_, from, to), network_.lanes);
+    network_.links.push_back(ToSimLink(sharing_.LinkBetween(from, to)));
+    if (const int shared = sharing_.FindLane(from, to); shared >= 0) {
+      const auto [lane, first] = lanes_.try_emplace(shared, network_.lanes);
       if (first) ++network_.lanes;
       network_.links.back().lane = lane->second;
     }
@@ -87,9 +86,7 @@ class NetworkBuilder {
     const auto [known, added] = trunks_.try_emplace(index, -1);
     if (added) {
       const Trunk& trunk = cluster_.trunks[index];
-      const auto users = sharing_.trunks.find(index);
-      const int replicas = users == sharing_.trunks.end() ? 1 : users->second;
-      known->second = AddTrunk(trunk.bytes_per_s / replicas, trunk.changes);
+      known->second = AddTrunk(trunk.bytes_per_s / sharing_.CountUsers(index), trunk.changes);
     }
     return known->second;
   }
@@ -107,7 +104,7 @@ class NetworkBuilder {
   const LinkSharing& sharing_;
   sim::Network& network_;
   std::map<std::pair<int, int>, int> links_;
-  std::map<LinkSharing::Id, int> lanes_;
+  std::map<int, int> lanes_;  // by what is shared
   std::map<int, int> trunks_;
 };
 
@@ -170,84 +167,77 @@ sim::Nanos ToNanos(double seconds) {
   return static_cast<sim::Nanos>(std::llround(std::min(seconds, 1e6) * 1e9));
 }
 
-std::optional<LinkSharing::Id> FindSharedLinkId(const Cluster& cluster, const Stage& from,
-                                                const Stage& to) {
-  const Device& a = cluster.devices[from.devices[0]];
-  const Device& b = cluster.devices[to.devices[0]];
-  if (a.site != b.site) return LinkSharing::Id{a.site, b.site, ""};
-  if (a.node == b.node) return std::nullopt;
-  return LinkSharing::Id{a.site, a.site, a.node};
-}
-
-LinkSharing ComputeLinkSharing(const Cluster& cluster, const Layout& layout) {
-  LinkSharing sharing;
+void LinkSharing::Count(const Layout& layout) {
+  links_.assign(static_cast<size_t>(index_.sites()) * index_.sites() + index_.nodes(), {});
+  trunks_.clear();
+  std::vector<int> own;  // of a replica
   for (const Replica& replica : layout.replicas) {
+    own.clear();
     std::set<int> trunks;
-    std::set<LinkSharing::Id> shared_links;
     for (size_t s = 0; s + 1 < replica.stages.size(); ++s) {
-      const Stage& here = replica.stages[s];
-      const Stage& next = replica.stages[s + 1];
+      const Stage &here = replica.stages[s], &next = replica.stages[s + 1];
       for (const auto& [from, to] : {std::pair(&here, &next), std::pair(&next, &here)}) {
-        if (const auto id = FindSharedLinkId(cluster, *from, *to); id) {
-          LinkSharing::SharedLink& shared_link = sharing.shared_links[*id];
+        if (const int number = Find(*from, *to); number >= 0) {
+          SharedLink& shared_link = links_[number];
           ++shared_link.stage_links;
-          if (id->IsCard()) {
-            shared_link.card_bytes_per_s = cluster.CardBytesPerSecond(from->devices[0]);
+          if (IsCard(number)) {
+            shared_link.card_bytes_per_s = index_.CardBytesPerSecond(from->devices[0]);
           }
-          shared_links.insert(*id);
+          if (std::ranges::find(own, number) == own.end()) {
+            own.push_back(number);
+            ++shared_link.replicas;
+          }
         }
-        if (cluster.trunks.empty()) continue;
-        for (const LinkEdge& edge : cluster.LinkBetween(from->devices[0], to->devices[0]).edges) {
+        if (cluster_.trunks.empty()) continue;
+        for (const LinkEdge& edge : cluster_.LinkBetween(from->devices[0], to->devices[0]).edges) {
           if (edge.trunk >= 0) trunks.insert(edge.trunk);
         }
       }
     }
-    for (const auto& shared_link : shared_links) ++sharing.shared_links[shared_link].replicas;
-    for (const int trunk : trunks) ++sharing.trunks[trunk];
+    for (const int trunk : trunks) ++trunks_[trunk];
   }
-  return sharing;
 }
 
-const LinkSharing::SharedLink* FindSharedLink(const Cluster& cluster, const LinkSharing& sharing,
-                                              const Stage& from, const Stage& to) {
-  const auto id = FindSharedLinkId(cluster, from, to);
-  if (!id) return nullptr;
-  const auto shared_link = sharing.shared_links.find(*id);
-  if (shared_link == sharing.shared_links.end()) return nullptr;
-  return IsPlain(cluster.LinkBetween(from.devices[0], to.devices[0])) ? &shared_link->second
-                                                                      : nullptr;
+void LinkSharing::SetAlone() {
+  for (SharedLink& shared_link : links_) shared_link.replicas = 1;
 }
 
-void ApplyLinkSharing(const LinkSharing::SharedLink* shared_link, const Stage& from,
-                      const Stage& to, Link& plan_link) {
-  if (shared_link != nullptr && shared_link->card_bytes_per_s == 0) {
-    Scale(1.0 / std::max(1, IsPlain(plan_link) ? shared_link->replicas : shared_link->stage_links),
-          plan_link);
-  } else if (shared_link != nullptr) {
-    // No card is slower than a link through it.
-    const double users = std::max(1, shared_link->replicas);
-    const double part =
-        std::max(1.0, shared_link->card_bytes_per_s / plan_link.bytes_per_s) / users;
-    if (IsPlain(plan_link) && part < 1) Scale(part, plan_link);
+int LinkSharing::Find(const Stage& from, const Stage& to) const {
+  const int a = from.devices[0], b = to.devices[0];
+  const int site = index_.GetSiteIndex(a), other = index_.GetSiteIndex(b);
+  if (site != other) return site * index_.sites() + other;
+  const int node = index_.GetNode(a);
+  return node == index_.GetNode(b) ? -1 : index_.sites() * index_.sites() + node;
+}
+
+int LinkSharing::FindLane(const Stage& from, const Stage& to) const {
+  return IsPlain(index_.LinkBetween(from.devices[0], to.devices[0])) ? Find(from, to) : -1;
+}
+
+int LinkSharing::CountUsers(int trunk) const {
+  const auto users = trunks_.find(trunk);
+  return users == trunks_.end() ? 1 : users->second;
+}
+
+Link LinkSharing::LinkBetween(const Stage& from, const Stage& to) const {
+  Link link = index_.LinkBetween(from.devices[0], to.devices[0]);
+  const int number = Find(from, to);
+  if (number < 0) {
+    Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), link);
+  } else if (const SharedLink& shared_link = links_[number]; !IsCard(number)) {
+    Scale(1.0 / std::max(1, IsPlain(link) ? shared_link.replicas : shared_link.stage_links), link);
   } else {
-    Scale(static_cast<double>(std::min(from.devices.size(), to.devices.size())), plan_link);
+    // No card is slower than a link through it.
+    const double users = std::max(1, shared_link.replicas);
+    const double part = std::max(1.0, shared_link.card_bytes_per_s / link.bytes_per_s) / users;
+    if (IsPlain(link) && part < 1) Scale(part, link);
   }
   // Each of fewer senders sends to several ranks.
   if (from.devices.size() < to.devices.size()) {
     const size_t copies = (to.devices.size() + from.devices.size() - 1) / from.devices.size();
-    Scale(1.0 / static_cast<double>(copies), plan_link);
+    Scale(1.0 / static_cast<double>(copies), link);
   }
-}
-
-Link LinkBetweenStages(const Cluster& cluster, const LinkSharing& sharing, const Stage& from,
-                       const Stage& to) {
-  const int a = from.devices[0], b = to.devices[0];
-  Link plan_link = cluster.LinkBetween(a, b);
-  const auto id = FindSharedLinkId(cluster, from, to);
-  const auto shared_link = id ? sharing.shared_links.find(*id) : sharing.shared_links.end();
-  ApplyLinkSharing(shared_link == sharing.shared_links.end() ? nullptr : &shared_link->second, from,
-                   to, plan_link);
-  return plan_link;
+  return link;
 }
 
 Link LinkAtShare(const Cluster& cluster, const Layout& layout, int from, int to) {
@@ -283,7 +273,7 @@ std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const L
       absl::StrCat(layout.micro_batch, ",", layout.schedule, ",",
                    layout.split_backward ? "split" : "whole", ",", replica.micro_batches);
   const std::vector<int> stage_entities = MapStagesToEntities(replica);
-  std::map<LinkSharing::Id, size_t> shared_links;  // of the replica, numbered
+  std::map<int, size_t> shared_links;  // of the replica, numbered
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const Stage& stage = replica.stages[s];
     AppendRaw(kind, stage_entities[s], stage.devices.size(), stage.first_layer, stage.last_layer,
@@ -299,12 +289,10 @@ std::string MakeReplicaKey(const Cluster& cluster, const Layout& layout, const L
     if (s + 1 == replica.stages.size() || stage_entities[s] == stage_entities[s + 1]) continue;
     const Stage& next = replica.stages[s + 1];
     for (const auto& [from, to] : {std::pair(&stage, &next), std::pair(&next, &stage)}) {
-      AppendLink(LinkBetweenStages(cluster, sharing, *from, *to), kind);
-      if (FindSharedLink(cluster, sharing, *from, *to) == nullptr) continue;
-      const auto shared_link =
-          shared_links.try_emplace(*FindSharedLinkId(cluster, *from, *to), shared_links.size())
-              .first;
-      AppendRaw(kind, shared_link->second);
+      AppendLink(sharing.LinkBetween(*from, *to), kind);
+      const int lane = sharing.FindLane(*from, *to);
+      if (lane < 0) continue;
+      AppendRaw(kind, shared_links.try_emplace(lane, shared_links.size()).first->second);
     }
   }
   return kind;
@@ -353,6 +341,94 @@ absl::StatusOr<ReplicaOutcome> BuildReplica(const Cluster& cluster, const Costs&
   if (costs.options().runtime.blocking_messages) BlockForMessages(kind.problem);
   ATOLL_RETURN_IF_ERROR(SetMemory(cluster, costs, layout, replica, kind));
   return kind;
+}
+
+namespace {
+
+class TogetherBuilder {
+ public:
+  TogetherBuilder(const Cluster& cluster, const Layout& layout)
+      : cluster_(cluster), layout_(layout), sharing_(cluster, layout) {
+    sharing_.SetAlone();  // messages are in order
+  }
+
+  void Add(int r, const ReplicaOutcome& kind) {
+    const sim::Problem& alone = kind.problem;
+    sim::Problem& all = together_.problem;
+    all.fixed_slots = alone.fixed_slots;
+    const auto chunks = static_cast<int>(all.chunks.size());
+    const auto devices = static_cast<int>(all.devices.size());
+    const auto links = static_cast<int>(all.network.links.size());
+    const auto trunks = static_cast<int>(all.network.trunks.size());
+    all.devices.insert(all.devices.end(), alone.devices.begin(), alone.devices.end());
+    all.network.trunks.insert(all.network.trunks.end(), alone.network.trunks.begin(),
+                              alone.network.trunks.end());
+    for (sim::Link link : alone.network.links) {
+      link.lane = -1;
+      for (sim::Edge& edge : link.edges) {
+        for (int& trunk : edge.trunks) trunk += trunks;
+      }
+      all.network.links.push_back(std::move(link));
+    }
+    together_.devices.resize(all.devices.size());
+    together_.link_ends.resize(all.network.links.size());
+    const std::vector<Stage>& stages = layout_.replicas[r].stages;
+    for (size_t s = 0; s < alone.chunks.size(); ++s) {
+      sim::Chunk& chunk = all.chunks.emplace_back(alone.chunks[s]);
+      chunk.device += devices;
+      together_.devices[chunk.device] = stages[s].devices;
+      if (chunk.forward_link == sim::kNoLink) continue;
+      chunk.forward_link += links;
+      chunk.backward_link += links;
+      ShareLink(stages[s], stages[s + 1], chunk.forward_link);
+      ShareLink(stages[s + 1], stages[s], chunk.backward_link);
+    }
+    all.pipelines.push_back(
+        {chunks, static_cast<int>(alone.chunks.size()), alone.pipelines[0].micro_batches, r});
+    for (std::vector<sim::Op> ops : kind.found.schedule.device_ops) {
+      for (sim::Op& op : ops) op.chunk += chunks;
+      together_.schedule.device_ops.push_back(std::move(ops));
+    }
+  }
+
+  Together Take() { return std::move(together_); }
+
+ private:
+  // The link, once, at its own bandwidth and on its lane.
+  void ShareLink(const Stage& from, const Stage& to, int link) {
+    together_.link_ends[link] = {from.devices[0], to.devices[0]};
+    sim::Link& shared = together_.problem.network.links[link];
+    const int number = sharing_.FindLane(from, to);
+    if (shared.lane >= 0 || number < 0) return;
+    const auto [lane, added] = lane_of_.try_emplace(number, lane_of_.size());
+    if (added) {
+      ++together_.problem.network.lanes;
+      const auto site = [&](const Stage& stage) { return cluster_.devices[stage.devices[0]].site; };
+      together_.lanes.emplace_back(site(from), site(to));
+    }
+    shared.lane = static_cast<int>(lane->second);
+    const Link plan_link = sharing_.LinkBetween(from, to);
+    shared.edges[0].bytes_per_s =
+        plan_link.edges.empty() ? plan_link.bytes_per_s : plan_link.edges[0].bytes_per_s;
+  }
+
+  const Cluster& cluster_;
+  const Layout& layout_;
+  LinkSharing sharing_;
+  std::map<int, size_t> lane_of_;  // by what is shared
+  Together together_;
+};
+
+}  // namespace
+
+Together PutTogether(const Cluster& cluster, const Layout& layout, const Outcome& outcome) {
+  std::vector<const ReplicaOutcome*> kinds(layout.replicas.size(), nullptr);
+  for (const ReplicaOutcome& kind : outcome.kinds) {
+    for (const int r : kind.replicas) kinds[r] = &kind;
+  }
+  TogetherBuilder builder(cluster, layout);
+  for (size_t r = 0; r < kinds.size(); ++r) builder.Add(static_cast<int>(r), *kinds[r]);
+  return builder.Take();
 }
 
 }  // namespace atl::plan

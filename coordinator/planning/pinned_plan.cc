@@ -1,4 +1,3 @@
-#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"

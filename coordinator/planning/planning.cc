@@ -1,15 +1,11 @@
 #include "coordinator/planning/planning.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/number_text.h"
 #include "common/status.h"
@@ -25,79 +21,9 @@
 namespace atl {
 namespace {
 
-// The stages' devices of a replica, from the last one to the first.
-std::vector<std::vector<int>> TurnedDevices(const plan::Replica& replica) {
-  const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
-  const int last = *std::max_element(stage_entities.begin(), stage_entities.end());
-  std::vector<std::vector<int>> by_entity(static_cast<size_t>(last) + 1), turned;
-  for (size_t s = 0; s < stage_entities.size(); ++s)
-    by_entity[stage_entities[s]] = replica.stages[s].devices;
-  for (const int entity : stage_entities) turned.push_back(by_entity[last - entity]);
-  return turned;
-}
-
-bool BeginsElsewhere(const PlanningInput& input, const std::string& site,
-                     const plan::Replica& replica) {
-  const std::vector<std::vector<int>> turned = TurnedDevices(replica);
-  return input.cluster.devices[replica.stages.front().devices[0]].site != site &&
-         input.cluster.devices[turned.front()[0]].site == site;
-}
-
-// Cuts the layers anew for devices in this order. False where they do not fit.
-bool CutAgain(const PlanningInput& input, plan::Layout& layout) {
-  const plan::Shape shape = std::exchange(layout.shape, plan::Shape::kPlain);
-  for (plan::Replica& replica : layout.replicas) {
-    const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
-    replica.stages.resize(1 + *std::max_element(stage_entities.begin(), stage_entities.end()));
-    if (!plan::CutReplica(input.cluster, input.costs.ForReplicas(layout.replicas.size()),
-                          layout.micro_batch, replica)
-             .ok()) {
-      return false;
-    }
-  }
-  return shape == plan::Shape::kPlain || plan::Reshape(input.cluster, input.costs, shape, layout);
-}
-
 absl::Status CheckTraffic(const PlanningInput& input, const plan::Plan& plan) {
   return plan::CheckTraffic(input.cluster, input.costs, input.job, plan.layout,
                             plan.outcome.step_s);
-}
-
-// The leader starts a step. Pipelines that begin at another site get the start a latency later, and
-// the leader learns of their end a latency later: pipelines had better begin at the leader's site.
-// Devices take the layers of those whose assignments they take, or layers are cut anew.
-void TurnTowards(const PlanningInput& input, const NodeId& leader, uint64_t seed,
-                 plan::Plan& plan) {
-  const std::vector<plan::Device>& devices = input.cluster.devices;
-  const auto own = std::find_if(devices.begin(), devices.end(),
-                                [&](const plan::Device& d) { return d.node == leader; });
-  plan::Layout same_cut = plan.layout;
-  bool turned = false;
-  for (plan::Replica& replica : same_cut.replicas) {
-    if (!BeginsElsewhere(input, own->site, replica)) continue;
-    turned = true;
-    const std::vector<std::vector<int>> turned_devices = TurnedDevices(replica);
-    for (size_t s = 0; s < replica.stages.size(); ++s)
-      replica.stages[s].devices = turned_devices[s];
-  }
-  if (!turned) return;
-  std::vector<plan::Layout> candidates = {same_cut};
-  if (CutAgain(input, same_cut)) candidates.push_back(std::move(same_cut));
-  bool is_better = false;
-  for (plan::Layout& layout : candidates) {
-    auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
-                                        {.restarts = 96, .seed = seed}, layout);
-    if (!outcome.ok() || outcome->step_s >= plan.outcome.step_s) continue;
-    if (!plan::Satisfies(input.job.fixed, layout) || !plan::UsesLeader(input.cluster, layout) ||
-        !plan::DegreesAgree(input.costs.model(), layout)) {
-      continue;
-    }
-    plan.layout = std::move(layout);
-    plan.outcome = *std::move(outcome);
-    is_better = true;
-  }
-  if (!is_better) return;
-  absl::StrAppend(&plan.reason, "; turned around, so that it begins where ", leader, " leads");
 }
 
 void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
@@ -157,7 +83,6 @@ std::vector<MemoryLack> PredictFitting(const PlanRequest& request, IslandPlan* i
 
 // The best layout by the search's own account of memory.
 absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput& input) {
-  const NodeId& leader = input.cluster.leader;
   ThreadPool pool(request.threads);
   plan::Options options;
   options.seed = request.seed;
@@ -175,10 +100,6 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
     if (before && !CheckTraffic(input, found.plan).ok()) found.plan = *std::move(before);
     return absl::OkStatus();
   };
-  ATOLL_RETURN_IF_ERROR(change([&] {
-    if (!leader.empty()) TurnTowards(input, leader, request.seed, found.plan);
-    return absl::OkStatus();
-  }));
   ATOLL_RETURN_IF_ERROR(change([&] {
     KeepStateInPlace(request, input, found.plan);
     return absl::OkStatus();
@@ -261,10 +182,6 @@ void ReserveMore(const std::vector<MemoryLack>& lacks, PlanningInput& input) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // For both forms' reasons.
 void Say(const std::string& what, FoundPlan& found) {
   found.plan.reason += what;
@@ -311,10 +228,6 @@ void RecomputeNoMoreThanNeeded(const PlanRequest& request, const PlanningInput& 
   found = {*std::move(less), std::move(island)};
   plan::Rerank(input.cluster, input.costs, input.job, found.plan);
 }
-
-}  // namespace
-
-namespace {
 
 absl::StatusOr<FoundPlan> FindPinned(const PlanRequest& request, PlanningInput input) {
   FoundPlan found;

@@ -200,7 +200,6 @@ TEST_CASE("a V of stages over two sites has both of its ends where its leader is
   std::swap(request.members[0], request.members[2]);
   const IslandPlan other = Planned(request);
   CHECK(other.replicas[0].stages.front().devices[0][0] == 'a');
-  CHECK_THAT(plan.reason + other.reason, Catch::Contains("turned around"));
 }
 
 TEST_CASE("the leader takes part even where it is slow") {

@@ -10,11 +10,9 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/timeline.h"
-#include "coordinator/planner/commit.h"
 #include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/replica_problem.h"
-#include "coordinator/planner/together.h"
 
 namespace atl {
 namespace {
@@ -33,7 +31,7 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
         const NodeId& a = cluster.devices[from->devices[0]].node;
         const NodeId& b = cluster.devices[to->devices[0]].node;
         if (a == b || !seen.insert({a, b}).second) continue;
-        const plan::Link link = plan::LinkBetweenStages(cluster, sharing, *from, *to);
+        const plan::Link link = sharing.LinkBetween(*from, *to);
         trace->links.push_back({a, b, std::llround(link.latency_s * 1e9), link.bytes_per_s});
       }
     }
@@ -165,9 +163,8 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
     AddEnds(layout.replicas[r], {synced_s[r], known_s[r], OptimizerSeconds(step.outcome, index)},
             first_device, &trace);
   }
-  plan::LinkSharing sharing = plan::ComputeLinkSharing(cluster, layout);
-  for (auto& [sites, shared_link] : sharing.shared_links)
-    shared_link.replicas = 1;  // in send order, at full bandwidth
+  plan::LinkSharing sharing(cluster, layout);
+  sharing.SetAlone();  // in send order
   AddLinks(cluster, layout, sharing, &trace);
   trace.about = absl::StrCat("layer times ", plan::TimesFrom(cluster, step.input.costs, layout));
   if (!step.input.assumptions.empty()) {

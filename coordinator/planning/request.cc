@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/machine/limits.h"
 #include "common/model/job_model.h"
 #include "common/status.h"

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 

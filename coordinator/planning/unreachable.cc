@@ -1,6 +1,5 @@
 // Which members of an island take no part because others cannot reach them.
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 

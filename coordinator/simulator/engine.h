@@ -11,14 +11,11 @@
 #define ATOLL_COORDINATOR_SIMULATOR_ENGINE_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "coordinator/simulator/event_queue.h"
 #include "coordinator/simulator/memory_use.h"
 #include "coordinator/simulator/problem.h"

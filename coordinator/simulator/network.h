@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/status.h"
 #include "coordinator/simulator/size_curve.h"
 
 namespace atl::sim {

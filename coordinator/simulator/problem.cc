@@ -1,10 +1,7 @@
 #include "coordinator/simulator/problem.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
-#include "common/check.h"
 
 namespace atl::sim {
 namespace {

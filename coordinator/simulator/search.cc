@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "common/check.h"
 #include "common/rng.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/schedules.h"

@@ -13,7 +13,6 @@
 #define ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,12 +1,10 @@
 #include "coordinator/planner/cluster/catalogue.h"
 
-#include <algorithm>
 #include <cctype>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "common/nearest.h"
-#include "common/status.h"
 
 namespace atl::plan {
 namespace {

@@ -3,7 +3,6 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_CLUSTER_CLUSTER_H_
 #define ATOLL_COORDINATOR_PLANNER_CLUSTER_CLUSTER_H_
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>

@@ -1,8 +1,6 @@
 #include "coordinator/planner/cluster/objective.h"
 
 #include <algorithm>
-#include <set>
-#include <vector>
 
 #include "coordinator/planner/cluster/traffic.h"
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/check.h"
-#include "common/status.h"
 
 namespace atl::plan {
 namespace {

@@ -13,15 +13,15 @@
 #include "coordinator/planner/candidates.h"
 
 namespace atl::plan {
-namespace {
 
-// Returns the leader's site; empty: it is not known.
 std::string GetLeaderSite(const Cluster& cluster) {
   for (const Device& device : cluster.devices) {
     if (!cluster.leader.empty() && device.node == cluster.leader) return device.site;
   }
   return "";
 }
+
+namespace {
 
 // Sites by their power, the strongest first.
 std::vector<std::string> StrongSites(const std::vector<EntityPool>& pools) {

@@ -12,6 +12,9 @@
 
 namespace atl::plan {
 
+// Returns the site of the cluster's leader; empty: it is not known.
+std::string GetLeaderSite(const Cluster& cluster);
+
 // Part of the entities: so many of each pool.
 struct Scope {
   std::string name;  // " in paris alone", " of the fastest 8"; empty: all
