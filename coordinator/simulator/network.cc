@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/status.h"
 
 namespace atl::sim {
 namespace {

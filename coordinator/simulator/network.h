@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "coordinator/simulator/size_curve.h"
 

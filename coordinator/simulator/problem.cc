@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/status.h"
 
 namespace atl::sim {
 namespace {

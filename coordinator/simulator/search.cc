@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "common/status.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/schedules.h"
 
