@@ -306,13 +306,13 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
     island.plan.alternatives.clear();
     island.plan.reason = reason;
   }
-  for (const auto& [name, cluster, plan] : plans) {
-    if (global.structured) break;
-    if (!name.empty()) std::cout << (&plan == &plans[0].plan ? "" : "\n") << name << ": ";
-    std::cout << RenderTable(cluster, plan) << "\n" << RenderTimes(cluster, plan);
-  }
   if (global.structured) {
     std::cout << Document(ToMessage(task.cluster, costs, plans, task.tokens_per_sample));
+  } else {
+    std::cout << RenderIslands(plans);
+    for (const auto& [name, cluster, plan] : plans) {
+      std::cout << "\n" << name << (name.empty() ? "" : ":\n") << RenderTimes(cluster, plan);
+    }
   }
   return WritePictures(flags, plans);
 }

@@ -341,7 +341,7 @@ TEST_CASE("A plan is shown as a table, a trace and a picture") {
   const plan::Costs costs(*plan::FindModel("gpt2"), {}, {});
   const auto plan = plan::PlanJob(*cluster, costs, {.global_batch = 16}, {});
   REQUIRE(plan.ok());
-  const std::string table = RenderTable(*cluster, *plan);
+  const std::string table = RenderIslands({{"", *cluster, *plan}});
   CHECK_THAT(table, Catch::Contains("a0") && Catch::Contains("alternatives") &&
                         Catch::Contains(plan->reason));
   const auto trace = nlohmann::json::parse(RenderTrace({{"", *cluster, *plan}}));
@@ -378,7 +378,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   auto outcome = plan::EvaluateLayout(cluster, costs, job, plan.layout, {});
   REQUIRE(outcome.ok());
   plan.outcome = *std::move(outcome);
-  const std::string table = RenderTable(cluster, plan);
+  const std::string table = RenderIslands({{"", cluster, plan}});
   CHECK_THAT(table, Catch::Contains("two halves in a V") && Catch::Contains("0,7") &&
                         Catch::Contains("3,4"));
   const v1::Plan message = ToMessage(cluster, costs, {{"", cluster, plan}}, 1);

@@ -200,10 +200,7 @@ std::string TrafficText(const plan::Cluster& cluster, const plan::SiteBytes& day
   return text;
 }
 
-constexpr size_t kRows = 24;  // of all tables of a run
-
-}  // namespace
-
+// The best of each other structure, and why it takes longer.
 std::string RenderAlternatives(const plan::Plan& plan) {
   constexpr size_t kMost = 5;
   const plan::StepParts own = plan::GetStepParts(plan.outcome);
@@ -219,12 +216,9 @@ std::string RenderAlternatives(const plan::Plan& plan) {
   return text.empty() ? "" : absl::StrCat("alternatives:\n", text);
 }
 
-std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan) {
-  const std::string others = RenderAlternatives(plan);
-  return absl::StrCat(plan::Describe(plan.layout), "; times: ", plan.times_from, "\n",
-                      StageRows(cluster, plan, kRows, true), StepText(plan), others, plan.reason,
-                      " (seed ", plan.seed, ")\n");
-}
+constexpr size_t kRows = 24;  // of all tables of a run
+
+}  // namespace
 
 std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
                       int64_t tokens_per_sample, const std::string& totals) {

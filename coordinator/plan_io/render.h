@@ -10,13 +10,6 @@
 
 namespace atl {
 
-// One line per entity of each kind of replica, or of several that are alike (stages, devices,
-// layers, recomputed blocks, memory, busy share), then what the step is made of, the bounds, unlike
-// alternatives with why they take longer, and the reason.
-std::string RenderTable(const plan::Cluster& cluster, const plan::Plan& plan);
-// Renders the alternatives alone.
-std::string RenderAlternatives(const plan::Plan& plan);
-
 // Renders what stands before the tables: what the run comes to (tokens a second, `totals` in words,
 // bytes a day by link), and why its islands are these.
 std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& choice,
@@ -26,8 +19,10 @@ std::string RenderRun(const plan::Cluster& cluster, const plan::IslandChoice& ch
 // that is (its period) and how much of it is work; then the makespan and the period of the step.
 std::string RenderTimes(const plan::Cluster& cluster, const plan::Plan& plan);
 
-// A table for each island, one for those that are alike, and the slowest one's alternatives and
-// reason. REQUIRES: there are islands.
+// A table for each island, one for those that are alike: a line per entity of each kind of replica,
+// or of several that are alike (stages, devices, layers, recomputed blocks, memory, busy share),
+// then what the step is made of and the bounds. After them the slowest one's unlike alternatives
+// with why they take longer, and its reason. REQUIRES: there are islands.
 std::string RenderIslands(const std::vector<plan::IslandOfSite>& islands);
 
 // Chrome trace events (step_picture.h), one process for each kind of replica of every island, one

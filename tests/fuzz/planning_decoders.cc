@@ -408,7 +408,7 @@ bool AcceptsDescribed(std::string_view bytes) {
   if (plans->choice.use_islands) return true;
   const plan::Plan& single = plans->choice.first();
   ATOLL_CHECK(std::isfinite(single.outcome.step_s) && single.outcome.step_s >= 0);
-  (void)RenderTable(plans->cluster, single);
+  (void)RenderIslands(plans->choice.islands);
   (void)RenderTimes(plans->cluster, single);
   (void)RenderTrace(plans->choice.islands);
   (void)RenderSvg(plans->choice.islands);
