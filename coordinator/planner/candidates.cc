@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "common/status.h"
 #include "coordinator/planner/cluster/objective.h"
@@ -17,16 +18,12 @@
 namespace atl::plan {
 namespace {
 
-constexpr size_t kMostOrders = 6;  // of sites
 constexpr int kManyEntities = 256;
 // A candidate is not cut and estimated if by the power of its groups alone it takes so many times
 // as long as the worst of the best ones known.
 constexpr size_t kComparedWith = 16;
 constexpr double kHopeless = 1.25;
 constexpr double kHopelessOfMany = 1.1;  // of more than kManyEntities
-// Nor are its sites tried in other orders where in the one with the fastest links its estimate is
-// so many times as long.
-constexpr double kHopelessOrder = 1.1;
 // A step may take so many times as long as its estimate.
 constexpr double kEstimateErrs = 1.15;
 
@@ -116,69 +113,48 @@ std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, con
   return all;
 }
 
-// Sites in the orders worth trying: of the permutations of up to four, else of chains from each
-// site to the nearest one left, those with the fastest links. Of an order and its reverse, which
-// are as fast, the one that begins at the leader's site comes first: the leader begins every step,
-// and pipelines that begin elsewhere get its message a latency later.
-std::vector<std::vector<std::string>> SiteOrders(const Cluster& cluster,
-                                                 const std::vector<EntityPool>& pools) {
-  std::map<std::string, int> first;
+// The sites in a chain along fast links: of the chains from each site to the nearest one left, and
+// their reverses, the fastest. Of a chain and its reverse, which are as fast, the one that begins
+// at the leader's site: the leader begins every step, and pipelines that begin elsewhere get its
+// message a latency later.
+std::vector<std::string> OrderSites(const Cluster& cluster, const std::vector<EntityPool>& pools) {
+  std::map<std::string, int> first;  // device
   for (const EntityPool& pool : pools) first.try_emplace(pool.site, pool.entities[0][0]);
   const auto seconds = [&](const std::string& from, const std::string& to) {
     return cluster.LinkBetween(first.at(from), first.at(to)).Seconds(8e6);
   };
-  std::vector<std::string> order;
-  for (const auto& [site, device] : first) order.push_back(site);
-  std::vector<std::pair<double, std::vector<std::string>>> orders;
-  const auto offer = [&](const std::vector<std::string>& sites) {
-    double sum = 0;
-    for (size_t i = 0; i + 1 < sites.size(); ++i) {
-      sum += seconds(sites[i], sites[i + 1]) + seconds(sites[i + 1], sites[i]);
+  const std::string leaders_site = GetLeaderSite(cluster);
+  std::vector<std::string> best;
+  std::pair<float, bool> least(INFINITY, true);  // sums in another order differ in their last bits
+  for (const auto& [start, device] : first) {
+    std::vector<std::string> chain = {start}, left;
+    for (const auto& [site, other] : first) {
+      if (site != start) left.push_back(site);
     }
-    orders.emplace_back(sum, sites);
-  };
-  if (order.size() <= 4) {
-    do {
-      offer(order);
-    } while (std::next_permutation(order.begin(), order.end()));
-  }
-  for (size_t start = 0; orders.empty() || (order.size() > 4 && start < order.size()); ++start) {
-    std::vector<std::string> chain = {order[start]};
-    std::vector<std::string> left = order;
-    left.erase(left.begin() + static_cast<std::ptrdiff_t>(start));
+    double sum = 0;
     while (!left.empty()) {
-      const auto nearest = std::min_element(
-          left.begin(), left.end(), [&](const std::string& a, const std::string& b) {
-            return seconds(chain.back(), a) < seconds(chain.back(), b);
-          });
+      const std::string here = chain.back();
+      const auto nearest = std::ranges::min_element(
+          left, {}, [&](const std::string& site) { return seconds(here, site); });
+      sum += seconds(here, *nearest) + seconds(*nearest, here);
       chain.push_back(*nearest);
       left.erase(nearest);
     }
-    offer(chain);
-  }
-  const std::string leaders_site = GetLeaderSite(cluster);
-  const auto key = [&](const auto& order) {  // sums in another order differ in their last bits
-    return std::pair(static_cast<float>(order.first), order.second[0] != leaders_site);
-  };
-  std::stable_sort(orders.begin(), orders.end(),
-                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  std::vector<std::vector<std::string>> best;
-  for (auto& [sum, sites] : orders) {
-    if (best.size() < kMostOrders) best.push_back(std::move(sites));
+    for (int turned = 0; turned < 2; ++turned) {
+      const std::pair merit(static_cast<float>(sum), chain.front() != leaders_site);
+      if (merit < least) std::tie(best, least) = std::pair(chain, merit);
+      std::ranges::reverse(chain);
+    }
   }
   return best;
 }
 
-// How a pool's entities, which are in the order of their nodes, go to groups: one to each in turn,
-// so that peers of one stage share a node where they can; or to each all that it gets of the pool,
-// so that a pipeline's stages do.
-enum class Deal { kInTurn, kTogether };
-
-// Hands entities out; within a group sites in the given order, weak devices first.
+// Hands entities out, which are in the order of their nodes, one to each group in turn, so that
+// peers of one stage share a node where they can; within a group sites in the given order, weak
+// devices first.
 std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
                                 const std::vector<Composition>& groups,
-                                const std::vector<std::string>& sites, Deal deal,
-                                bool equal_first_and_last) {
+                                const std::vector<std::string>& sites, bool equal_first_and_last) {
   std::vector<size_t> order(pools.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<std::pair<int64_t, double>> ranks;
@@ -191,14 +167,6 @@ std::vector<Replica> MapToNodes(const std::vector<EntityPool>& pools,
   std::vector<Replica> replicas(groups.size());
   for (const size_t t : order) {
     size_t next = 0;
-    if (deal == Deal::kTogether) {
-      for (size_t g = 0; g < groups.size(); ++g) {
-        for (int i = 0; i < groups[g][t] && next < pools[t].entities.size(); ++i) {
-          replicas[g].stages.push_back({pools[t].entities[next++], 0, 0});
-        }
-      }
-      continue;
-    }
     for (int round = 0; next < pools[t].entities.size(); ++round) {
       bool any = false;
       for (size_t g = 0; g < groups.size() && next < pools[t].entities.size(); ++g) {
@@ -404,7 +372,7 @@ class Enumerator {
     tp_ = 1;
     for (const EntityPool& pool : pools_) tp_ = std::max(tp_, pool.size);
     total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
-    orders_ = SiteOrders(cluster_, pools_);
+    order_ = OrderSites(cluster_, pools_);
     site_floor_.emplace(cluster_, costs_, job_, pools_, micro_batch);
     const Composition all = CountEntities(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
@@ -490,40 +458,19 @@ class Enumerator {
   // Returns whether so much better candidates are known already that this one will not be
   // simulated.
   bool Hopeless(double rank) const {
-    return IsAbove(entities_ > kManyEntities ? kHopelessOfMany : kHopeless, rank);
-  }
-  bool IsAbove(double times, double rank) const {
-    return best_.size() == kComparedWith && rank > times * *best_.rbegin();
-  }
-
-  // Returns whether stages of one pipeline may share a node that those of several could share.
-  bool MayShareNodes(const std::vector<Composition>& groups) const {
-    if (groups.size() < 2) return false;
-    for (size_t t = 0; t < pools_.size(); ++t) {
-      const std::vector<std::vector<int>>& entities = pools_[t].entities;
-      const auto node = [&](const std::vector<int>& entity) {
-        return cluster_.devices[entity[0]].node;
-      };
-      if (entities.size() < 2 || node(entities[0]) != node(entities[1])) continue;
-      if (node(entities.front()) == node(entities.back()) && pools_.size() == 1) continue;
-      if (std::any_of(groups.begin(), groups.end(),
-                      [&](const Composition& group) { return group[t] > 1; })) {
-        return true;
-      }
-    }
-    return false;
+    return best_.size() == kComparedWith &&
+           rank > (entities_ > kManyEntities ? kHopelessOfMany : kHopeless) * *best_.rbegin();
   }
 
   // Nothing where it does not fit, which it notes.
   std::optional<Candidate> Build(const std::string& how, const std::vector<Composition>& groups,
-                                 const std::vector<std::string>& order, Deal deal, int stages) {
-    Candidate candidate{
-        .layout = {tp_, micro_batch_, "best",
-                   MapToNodes(pools_, groups, order, deal, costs_.model().tied_head)},
-        .how = how,
-        .scope = scope_,
-        .stages = stages,
-        .sizes = sizes_};
+                                 int stages) {
+    Candidate candidate{.layout = {tp_, micro_batch_, "best",
+                                   MapToNodes(pools_, groups, order_, costs_.model().tied_head)},
+                        .how = how,
+                        .scope = scope_,
+                        .stages = stages,
+                        .sizes = sizes_};
     absl::Status fits =
         CutAll(cluster_, *of_replicas_, total_, stages > 0, cutter_, candidate.layout);
     if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
@@ -539,34 +486,20 @@ class Enumerator {
 
   void Add(const std::string& how, const std::vector<Composition>& groups, int stages) {
     if (!seen_.insert({groups, stages > 0}).second || Hopeless(ComputeRank(groups))) return;
-    const bool spans = SpansSites(pools_, groups);
-    const size_t most = entities_ > kManyEntities ? 2 : orders_.size();
-    for (size_t o = 0; o < std::min(most, orders_.size()); ++o) {
-      const std::vector<std::string>& order = orders_[o];
-      if (!spans && o > 0) break;  // whose site comes first does not matter
-      std::optional<Candidate> best = Build(how, groups, order, Deal::kInTurn, stages);
-      if (best && MayShareNodes(groups)) {
-        std::optional<Candidate> other = Build(how, groups, order, Deal::kTogether, stages);
-        if (other && other->estimate_s < best->estimate_s) best = std::move(other);
-      }
-      if (!best) continue;
-      Candidate& candidate = *best;
-      if (!DegreesAgree(costs_.model(), candidate.layout)) continue;
-      const absl::Status kept = CheckTraffic(cluster_, costs_, job_, candidate.layout,
-                                             kEstimateErrs * candidate.estimate_s);
-      if (!kept.ok()) {
-        over_limit_ = kept;
-        continue;
-      }
-      candidate.rank = ranking_.Rank(candidate.layout, candidate.estimate_s);
-      const bool last = IsAbove(kHopelessOrder, candidate.rank);
-      if ((stages > 0) == (job_.fixed.stages > 0)) {
-        best_.insert(candidate.rank);
-        if (best_.size() > kComparedWith) best_.erase(std::prev(best_.end()));
-      }
-      candidates_.push_back(std::move(candidate));
-      if (last) break;
+    std::optional<Candidate> candidate = Build(how, groups, stages);
+    if (!candidate || !DegreesAgree(costs_.model(), candidate->layout)) return;
+    const absl::Status kept = CheckTraffic(cluster_, costs_, job_, candidate->layout,
+                                           kEstimateErrs * candidate->estimate_s);
+    if (!kept.ok()) {
+      over_limit_ = kept;
+      return;
     }
+    candidate->rank = ranking_.Rank(candidate->layout, candidate->estimate_s);
+    if ((stages > 0) == (job_.fixed.stages > 0)) {
+      best_.insert(candidate->rank);
+      if (best_.size() > kComparedWith) best_.erase(std::prev(best_.end()));
+    }
+    candidates_.push_back(*std::move(candidate));
   }
 
   const Cluster& cluster_;
@@ -586,8 +519,8 @@ class Enumerator {
       cutter_;  // of one micro-batch size, and of one number of replicas where costs depend on it
   Estimator estimator_;
   std::vector<EntityPool> pools_;
-  std::optional<SiteFloor> site_floor_;  // of pools_
-  std::vector<std::vector<std::string>> orders_;
+  std::optional<SiteFloor> site_floor_;                       // of pools_
+  std::vector<std::string> order_;                            // of sites
   std::set<std::pair<std::vector<Composition>, bool>> seen_;  // of one number of replicas
 };
 

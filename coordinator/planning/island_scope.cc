@@ -82,22 +82,18 @@ struct Option {
   IslandScope island_scope = IslandScope::kAll;
   std::string name;
   size_t islands = 1;
-  double samples_per_s = 0;  // 0: none fits
-  double price = 0;          // of a sample
-  double factor = 1;
-  std::string why_not;  // there are no plans
-
-  double value() const { return samples_per_s / factor; }
+  plan::Cluster cluster;  // its sites are the islands
+  absl::StatusOr<plan::IslandChoice> choice;
 };
 
 // The best of those that the job allows, or null; `compared` says how they compare. The choices are
 // in the order of their numbers of islands: a later one is taken if it is better by more than
 // kWorthMoreIslands.
-const Option* SelectBestOption(const std::vector<Option>& choices, const OuterSpec& outer,
-                               const plan::Job& job, std::string* compared) {
-  const Option* best = nullptr;
+Option* SelectBestOption(std::vector<Option>& choices, const OuterSpec& outer, const plan::Job& job,
+                         std::string* compared) {
+  Option* best = nullptr;
   double best_rank = 0;
-  for (const Option& option : choices) {
+  for (Option& option : choices) {
     const auto count = static_cast<int64_t>(option.islands);
     const bool allowed = count >= outer.min_islands && count <= outer.max_islands;
     absl::StrAppend(compared, compared->empty() ? "" : "; ", option.name, ": ");
@@ -106,21 +102,24 @@ const Option* SelectBestOption(const std::vector<Option>& choices, const OuterSp
                       " to ", outer.max_islands);
       continue;
     }
-    if (option.samples_per_s <= 0) {
-      *compared += option.why_not;
+    if (!option.choice.ok()) {
+      absl::StrAppend(compared, option.choice.status().message());
       continue;
     }
-    absl::StrAppend(compared, NumberText(option.samples_per_s), " samples/s");
+    const plan::IslandChoice& choice = *option.choice;
+    absl::StrAppend(compared, NumberText(choice.samples_per_s), " samples/s");
     if (option.islands > 1) {
-      absl::StrAppend(compared, " by ", option.islands, " islands, ", NumberText(option.value()),
-                      " worth");
+      absl::StrAppend(compared, " by ", option.islands, " islands, ",
+                      NumberText(choice.samples_per_s / choice.factor), " worth");
     }
-    if (option.price > 0) absl::StrAppend(compared, ", ", NumberText(option.price), " a sample");
+    if (choice.price_per_sample > 0) {
+      absl::StrAppend(compared, ", ", NumberText(choice.price_per_sample), " a sample");
+    }
     const auto rank_at = [&](double factor) {
-      return plan::ComputeSampleRank(job, option.samples_per_s, option.price, factor);
+      return plan::ComputeSampleRank(job, choice.samples_per_s, choice.price_per_sample, factor);
     };
-    const double rank = rank_at(option.factor);
-    if (best != nullptr && rank_at(kWorthMoreIslands * option.factor) >= best_rank) {
+    const double rank = rank_at(choice.factor);
+    if (best != nullptr && rank_at(kWorthMoreIslands * choice.factor) >= best_rank) {
       if (rank < best_rank) {
         absl::StrAppendFormat(compared, ", at most %.0f%% better than fewer islands",
                               100 * (kWorthMoreIslands - 1));
@@ -131,20 +130,6 @@ const Option* SelectBestOption(const std::vector<Option>& choices, const OuterSp
     best_rank = rank;
   }
   return best;
-}
-
-Option MakeOption(IslandScope island_scope, const char* name, size_t islands,
-                  const absl::StatusOr<plan::IslandChoice>& made) {
-  Option option{island_scope, name, islands};
-  if (!made.ok()) {
-    option.why_not = std::string(made.status().message());
-  } else {
-    option.islands = made->islands.size();
-    option.samples_per_s = made->samples_per_s;
-    option.price = made->price_per_sample;
-    option.factor = made->factor;
-  }
-  return option;
 }
 
 // All scopes that differ, compared.
@@ -158,7 +143,6 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
   const plan::PlanFunction make = MakePlanFunction(
       request, input, 1 + sites.size() + (may_be_alone ? workers.size() : 0), make_enough);
   std::vector<Option> options;
-  std::vector<std::pair<plan::Cluster, absl::StatusOr<plan::IslandChoice>>> made;
   const auto add = [&](IslandScope island_scope, const char* name, size_t count,
                        const plan::Cluster& grouped) {
     // More than are allowed are not planned for.
@@ -168,8 +152,8 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
     } else if (static_cast<int64_t>(count) <= request.spec.outer.max_islands) {
       choice = plan::PlanIslands(grouped, input.costs, input.job, make, islands);
     }
-    options.push_back(MakeOption(island_scope, name, count, choice));
-    made.emplace_back(grouped, std::move(choice));
+    if (choice.ok()) count = choice->islands.size();
+    options.push_back({island_scope, name, count, grouped, std::move(choice)});
   };
   add(IslandScope::kAll, "one of all", 1, cluster);
   if (sites.size() > 1) add(IslandScope::kSite, "one for each site", sites.size(), cluster);
@@ -178,16 +162,16 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
         may_be_alone ? Regrouped(cluster, workers) : cluster);
   }
   std::string compared;
-  const Option* best = SelectBestOption(options, request.spec.outer, input.job, &compared);
+  Option* best = SelectBestOption(options, request.spec.outer, input.job, &compared);
   if (best == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("no number of islands will do: ", compared));
   }
   absl::StrAppend(&compared, " (a model: ", NumberText(islands.cost_per_doubling),
                   " more samples for each doubling of the islands)");
-  auto& [of_best, choice] = made[static_cast<size_t>(best - options.data())];
+  auto& choice = best->choice;
   if (!choice->traffic.empty()) absl::StrAppend(&compared, "; ", choice->traffic);
   choice->reason = std::move(compared);
-  return ScopePlans{best->island_scope, std::move(of_best), *std::move(choice)};
+  return ScopePlans{best->island_scope, std::move(best->cluster), *std::move(choice)};
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ class StageCosts {
   Source source_ = Source::kRoofline;
 };
 
-// Caches its results: not for several threads at once.
+// Caches its results: not for several threads at once. Copies may be used by threads of their own.
 class Costs {
  public:
   // For degrees that `memory` lacks, a device has an even part of what it has with the next smaller
@@ -178,25 +178,6 @@ class Costs {
         profile_(std::move(profile)),
         options_(options),
         memory_(std::move(memory)) {}
-  // Copies without what is cached of numbers of replicas: copies may be used by threads of their
-  // own.
-  Costs(const Costs& other)
-      : model_(other.model_),
-        profile_(other.profile_),
-        options_(other.options_),
-        memory_(other.memory_),
-        known_(other.known_) {}
-  Costs& operator=(const Costs& other) {
-    if (this == &other) return *this;
-    model_ = other.model_;
-    profile_ = other.profile_;
-    options_ = other.options_;
-    memory_ = other.memory_;
-    known_ = other.known_;
-    by_replicas_.clear();
-    return *this;
-  }
-
   // The same measurements with other options.
   Costs With(const CostOptions& options) const { return {model_, profile_, options, memory_}; }
   // Returns the costs of layouts of so many replicas, which share the optimizer's state. Valid as
@@ -247,7 +228,16 @@ class Costs {
   // compare.
   using CostKey = std::tuple<int, int, double, double, double, RingLink, std::string>;
   mutable std::map<CostKey, StageCosts> known_;
-  mutable std::map<size_t, std::shared_ptr<const Costs>> by_replicas_;
+  // By number of replicas; copies begin without.
+  struct ByReplicas : std::map<size_t, std::shared_ptr<const Costs>> {
+    ByReplicas() = default;
+    ByReplicas(const ByReplicas&) : ByReplicas() {}
+    ByReplicas& operator=(const ByReplicas&) {
+      clear();
+      return *this;
+    }
+  };
+  mutable ByReplicas by_replicas_;
 };
 
 }  // namespace atl::plan

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/planner/candidates.h"
 
 namespace atl::plan {
 
@@ -97,10 +96,8 @@ void AddNearSites(const Cluster& cluster, const std::vector<EntityPool>& pools,
 
 std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
                                        const std::vector<EntityPool>& pools) {
-  constexpr size_t kMostTypes = 4;
   const std::string leaders_site = GetLeaderSite(cluster);
-  const Scope all{"", CountEntities(pools)};
-  std::vector<Scope> scopes = {all};
+  std::vector<Scope> scopes = {{"", CountEntities(pools)}};
   const std::vector<std::string> sites = StrongSites(pools);
   const bool unlike = AreUnlike(pools);
   for (size_t i = 0; sites.size() > 1 && i < sites.size(); ++i) {
@@ -113,46 +110,6 @@ std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
                                [&](const EntityPool& pool) { return pool.site == sites[i]; }));
   }
   if (unlike && sites.size() > 3) AddNearSites(cluster, pools, scopes);
-  const size_t types = cluster.types.size();
-  const bool few = std::ssize(cluster.devices) <= kFewDevices && types > 1 && types <= kMostTypes;
-  for (size_t type = 0; few && type < types; ++type) {
-    scopes.push_back(
-        MakeScope(pools, absl::StrCat(" without ", cluster.types[type].name),
-                  [&](const EntityPool& pool) { return pool.type == static_cast<int>(type); }));
-  }
-  std::set<size_t> strongest;
-  for (const size_t count : {size_t{2}, (sites.size() + 1) / 2, sites.size() - 1}) {
-    if (count >= 2 && count < sites.size()) strongest.insert(count);
-  }
-  for (const size_t count : strongest) {
-    const std::set<std::string> kept(sites.begin(), sites.begin() + static_cast<long>(count));
-    scopes.push_back(MakeScope(pools, absl::StrCat(" in the strongest ", count, " sites"),
-                               [&](const EntityPool& pool) { return !kept.contains(pool.site); }));
-  }
-  std::vector<size_t> slowest(pools.size());
-  std::iota(slowest.begin(), slowest.end(), 0);
-  std::ranges::stable_sort(slowest,
-                           [&](size_t a, size_t b) { return pools[a].power < pools[b].power; });
-  if (pools.size() < 3 || pools[slowest.back()].power < 1.5 * pools[slowest[0]].power) {
-    return scopes;
-  }
-  double total = 0;
-  for (size_t t = 0; t < pools.size(); ++t) total += pools[t].power * all.counts[t];
-  const std::vector<double> parts =
-      unlike ? std::vector{0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35} : std::vector{0.9, 0.75, 0.5};
-  for (const double part : parts) {
-    Scope fast = all;
-    double power = total;
-    for (const size_t t : slowest) {
-      if (power - pools[t].power * all.counts[t] < part * total) break;
-      power -= pools[t].power * all.counts[t];
-      fast.counts[t] = 0;
-    }
-    if (fast.counts == scopes.back().counts || fast.counts == all.counts) continue;
-    fast.name = absl::StrCat(" of the fastest ",
-                             std::accumulate(fast.counts.begin(), fast.counts.end(), 0));
-    scopes.push_back(std::move(fast));
-  }
   return scopes;
 }
 
@@ -224,18 +181,6 @@ bool FitToStages(const std::vector<EntityPool>& pools, int stages,
     }
   }
   return true;
-}
-
-bool SpansSites(const std::vector<EntityPool>& pools, const std::vector<Composition>& groups) {
-  for (const Composition& group : groups) {
-    const std::string* site = nullptr;
-    for (size_t t = 0; t < pools.size(); ++t) {
-      if (group[t] == 0) continue;
-      if (site != nullptr && *site != pools[t].site) return true;
-      site = &pools[t].site;
-    }
-  }
-  return false;
 }
 
 namespace {

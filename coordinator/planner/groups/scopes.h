@@ -17,7 +17,7 @@ std::string GetLeaderSite(const Cluster& cluster);
 
 // Part of the entities: so many of each pool.
 struct Scope {
-  std::string name;  // " in paris alone", " of the fastest 8"; empty: all
+  std::string name;  // " in paris alone"; empty: all
   Composition counts;
 };
 
@@ -26,9 +26,8 @@ std::vector<EntityClass> MakeEntityClasses(const std::vector<EntityPool>& pools,
                                            const Scope& scope);
 
 // The entities that a plan may be better for leaving alone are left out: all; one site alone (what
-// is left when nothing is worth sending across), at most three and the leader's; the strongest
-// sites together; of unlike entities all but a site, and few sites along fast links; the fastest
-// entities, where speeds differ; of few devices all but one of few types.
+// is left when nothing is worth sending across), at most three and the leader's; of unlike entities
+// all but a site, and few sites along fast links.
 std::vector<Scope> ListCandidateScopes(const Cluster& cluster,
                                        const std::vector<EntityPool>& pools);
 
@@ -40,9 +39,6 @@ void AddCheapScopes(const std::vector<EntityPool>& pools, std::vector<Scope>& sc
 // idles, the strongest of the group's own sites first. False if too few are left.
 bool FitToStages(const std::vector<EntityPool>& pools, int stages,
                  std::vector<Composition>& groups);
-
-// Returns whether any group has entities of two sites.
-bool SpansSites(const std::vector<EntityPool>& pools, const std::vector<Composition>& groups);
 
 // The least time that links between sites add to a step, whatever the cuts, so that groups whose
 // messages or gradients they cannot carry are dropped before they are cut.
