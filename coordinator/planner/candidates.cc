@@ -69,50 +69,6 @@ class Grouper {
   std::map<std::vector<double>, std::optional<GroupChoice>> known_;
 };
 
-// Groups that stay within a site; sites get numbers of groups by their power.
-std::optional<GroupChoice> WithinSites(const std::vector<EntityPool>& pools, const Scope& scope,
-                                       int groups, double micro_batches, int64_t min_bytes,
-                                       Grouper& grouper) {
-  std::map<std::string, std::vector<size_t>> sites;
-  std::map<std::string, double> power;
-  double total = 0;
-  for (size_t t = 0; t < pools.size(); ++t) {
-    if (scope.counts[t] == 0) continue;
-    sites[pools[t].site].push_back(t);
-    const double p = pools[t].power * scope.counts[t];
-    power[pools[t].site] += p;
-    total += p;
-  }
-  if (sites.size() < 2 || groups < 2) return std::nullopt;
-  // Largest remainder.
-  std::vector<std::pair<double, std::string>> remainders;
-  std::map<std::string, int> shares;
-  int left = groups;
-  for (const auto& [site, p] : power) {
-    const double exact = p / total * groups;
-    shares[site] = static_cast<int>(exact);
-    left -= shares[site];
-    remainders.push_back({shares[site] - exact, site});
-  }
-  std::sort(remainders.begin(), remainders.end());
-  for (int i = 0; i < left; ++i) ++shares[remainders[i % remainders.size()].second];
-  GroupChoice all;
-  for (const auto& [site, members] : sites) {
-    if (shares[site] == 0) continue;
-    const std::vector<EntityClass> classes = MakeEntityClasses(pools, scope);
-    std::vector<EntityClass> own;
-    for (const size_t t : members) own.push_back(classes[t]);
-    const auto& choice = grouper.Group(own, shares[site], micro_batches, min_bytes);
-    if (!choice.has_value()) return std::nullopt;
-    for (const Composition& group : choice->groups) {
-      Composition wide(pools.size(), 0);
-      for (size_t i = 0; i < members.size(); ++i) wide[members[i]] = group[i];
-      all.groups.push_back(std::move(wide));
-    }
-  }
-  return all;
-}
-
 // The sites in a chain along fast links: of the chains from each site to the nearest one left, and
 // their reverses, the fastest. Of a chain and its reverse, which are as fast, the one that begins
 // at the leader's site: the leader begins every step, and pipelines that begin elsewhere get its
@@ -408,7 +364,6 @@ class Enumerator {
     const auto state_bytes = static_cast<int64_t>(bytes);
     Offer("by type counts", scope,
           grouper_.Group(MakeEntityClasses(pools_, scope), d, k, state_bytes));
-    Offer("within sites", scope, WithinSites(pools_, scope, d, k, state_bytes, grouper_));
     if (scope.name.empty()) Offer("equal shares", scope, EqualShares(scope, d));
   }
 

@@ -15,7 +15,7 @@ namespace atl::plan {
 
 struct Candidate {
   Layout layout;
-  std::string how;  // "by type counts", "within sites in paris alone", "equal shares"
+  std::string how;  // "by type counts in paris alone", "equal shares"
   double estimate_s = 0;
   double rank = 0;         // by the job's objective, of the estimate
   std::string scope = "";  // which entities it was to use; empty: all

@@ -5,15 +5,15 @@
 //   if (plan.ok()) use(plan->layout, plan->outcome, plan->reason);
 //
 // For every tensor-parallel size, micro-batch and number of replicas it forms groups of devices in
-// four ways (AutoHet's by type counts over the whole cluster, the same within each site, the same
-// in one site alone, and equal shares of everything), orders the sites and within a site weak
-// devices first, balances the layers under memory, shares the samples by speed, and ranks by the
-// cost model. The best are simulated with searched schedules, also with their groups in the order
-// that SpanTrain's search likes best, or, if the job says so, as branch and bound maps their
-// devices to stages; the winner, and of few devices the best of each kind that comes near it, is
-// improved by moving cuts and swapping stages; where its devices idle and every replica stays in
-// one site, it also competes with two stages per device, interleaved and V-shaped. Deterministic in
-// the seed; a time budget, if any, is the caller's through Options::stop.
+// two ways (AutoHet's by type counts, over the whole cluster and parts of it, and equal shares of
+// everything), orders the sites along fast links and within a site weak devices first, balances the
+// layers under memory, shares the samples by speed, and ranks by the cost model. The best are
+// simulated with searched schedules, also with their groups in the order that SpanTrain's search
+// likes best, or, if the job says so, as branch and bound maps their devices to stages; the winner,
+// and of few devices the best of each kind that comes near it, is improved by moving cuts and
+// swapping stages; where its devices idle and every replica stays in one site, it also competes
+// with two stages per device, interleaved and V-shaped. Deterministic in the seed; a time budget,
+// if any, is the caller's through Options::stop.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 #define ATOLL_COORDINATOR_PLANNER_PLANNER_H_

@@ -190,9 +190,8 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
   const Bound bound = MakespanBound(problem);
   using Prefer = GreedyPolicy::Prefer;
   for (const Prefer prefer :
-       {Prefer::kBackward, Prefer::kForward, Prefer::kWarmForward, Prefer::kCycle}) {
+       {Prefer::kBackward, Prefer::kForward, Prefer::kWarmForward}) {
     GreedyPolicy policy{.prefer = prefer};
-    policy.shallow_backward = seed % 2 == 0;
     const Found greedy = Greedy(problem, policy);
     REQUIRE(greedy.result.verdict == Verdict::kFits);
     const Result result = Play(problem, greedy.schedule);

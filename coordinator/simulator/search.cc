@@ -15,7 +15,6 @@ namespace {
 std::string Describe(const GreedyPolicy& policy) {
   std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward  ? "greedy B>F>W"
                      : policy.prefer == GreedyPolicy::Prefer::kForward ? "greedy F>B>W"
-                     : policy.prefer == GreedyPolicy::Prefer::kCycle   ? "greedy F, B, W in turn"
                                                                        : "compact zero-bubble";
   if (policy.forward_patience > 0) {
     absl::StrAppend(&text, ", F waits ", std::round(policy.forward_patience * 100) / 100);
@@ -24,7 +23,6 @@ std::string Describe(const GreedyPolicy& policy) {
     absl::StrAppend(&text, ", W waits ", std::round(policy.weight_patience * 100) / 100);
   }
   if (!policy.open_limit.empty()) absl::StrAppend(&text, ", limits per stage");
-  if (policy.shallow_backward) absl::StrAppend(&text, ", early chunks' B first");
   if (policy.flip_chance > 0) absl::StrAppend(&text, ", perturbed");
   return text;
 }
@@ -51,20 +49,12 @@ bool AnySplit(const Problem& problem) {
   return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
 }
 
-// Does a device hold more than one chunk?
-bool ManyChunks(const Problem& problem) {
-  const std::vector<std::vector<int>> chunks = ListChunksByDevice(problem);
-  return std::any_of(chunks.begin(), chunks.end(),
-                     [](const std::vector<int>& list) { return list.size() > 1; });
-}
-
 // Keeps the best of what it is shown.
 class Incumbent {
  public:
   Incumbent(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
-        fill_(options.restarts > 1 && AnySplit(problem) && ManyChunks(problem)),
         bound_ns_(options.restarts == 1                       ? 0
                   : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
                                                               : PeriodBound(problem).time_ns) {}
@@ -83,22 +73,12 @@ class Incumbent {
   std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy, Nanos of_use) {
     ++tried_;
     const Nanos latest_end_ns = std::max(LatestEndNs(), LatestEnd(of_use, options_.objective));
-    // W fill the gaps of a whole order.
-    Found found = Greedy(problem_, policy, fill_ ? kForever : latest_end_ns);
-    bool filled = false;
-    if (fill_) {
-      Found other = FillWithWeights(problem_, found.schedule, latest_end_ns);
-      filled = other.result.verdict == Verdict::kFits &&
-               GetObjectiveValue(other.result, options_.objective) <
-                   GetObjectiveValue(found.result, options_.objective);
-      if (filled) found = std::move(other);
-    }
+    Found found = Greedy(problem_, policy, latest_end_ns);
     const bool fits = found.result.verdict == Verdict::kFits;
     const Nanos value = fits ? GetObjectiveValue(found.result, options_.objective) : kForever;
     std::vector<int> peaks = CountPeakForwards(problem_, found.schedule);
     if (Offer(found)) {
       best_.how = Describe(policy);
-      if (filled) best_.how += ", gaps filled with W";
       policy_ = policy;
     }
     return {value, std::move(peaks)};
@@ -139,7 +119,6 @@ class Incumbent {
 
   const Problem& problem_;
   SearchOptions options_;
-  const bool fill_;  // W of V-shaped schedules is placed better afterwards
   const Nanos bound_ns_;
   Found best_;
   GreedyPolicy policy_;
@@ -171,21 +150,13 @@ std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
   return limits;
 }
 
-std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split, bool many) {
+std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split) {
   std::vector<GreedyPolicy> policies;
   using Prefer = GreedyPolicy::Prefer;
-  for (const bool shallow : {true, false}) {
-    if (!many || !split) continue;
-    policies.push_back({.prefer = Prefer::kCycle});
-    policies.back().shallow_backward = shallow;
-  }
   for (const double overrun : {1.0, 0.0, 0.75, 0.5, 0.25}) {
     const std::vector<int> limits = RoundTripLimits(problem, overrun);
     for (const double patience : {0.0, 0.25}) {
       policies.push_back({Prefer::kBackward, patience, 0, limits});
-      if (!many) continue;
-      policies.push_back(policies.back());
-      policies.back().shallow_backward = true;
     }
   }
   for (const double forward_patience : {0.0, 0.5, 1.0, 0.25}) {
@@ -199,18 +170,16 @@ std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split, bool 
   return policies;
 }
 
-GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool split, bool many,
-                       Rng& rng) {
+GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool split, Rng& rng) {
   using Prefer = GreedyPolicy::Prefer;
-  if (many && rng.Chance(0.15)) policy.shallow_backward = !policy.shallow_backward;
   policy.seed = rng.Next();
   switch (rng.Below(split ? 6 : 5)) {
     case 0:
       policy.forward_patience = rng.Uniform() * 1.5;
       break;
     case 1:
-      policy.prefer = std::vector{Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward,
-                                  Prefer::kCycle}[rng.Below(many && split ? 4 : 3)];
+      policy.prefer =
+          std::vector{Prefer::kBackward, Prefer::kWarmForward, Prefer::kForward}[rng.Below(3)];
       break;
     case 2:
       policy.flip_chance = rng.Chance(0.5) ? 0 : rng.Uniform() * 0.1;
@@ -237,8 +206,7 @@ class Explorer {
   Explorer(const Problem& problem, uint64_t seed)
       : problem_(problem),
         split_(AnySplit(problem)),
-        many_(ManyChunks(problem)),
-        base_(BasePolicies(problem, split_, many_)),
+        base_(BasePolicies(problem, split_)),
         rng_(seed) {}
 
   void Run(Incumbent& incumbent) {
@@ -265,7 +233,7 @@ class Explorer {
       at_ = incumbent.Try(here_, kForever);
       return;
     }
-    GreedyPolicy next = Perturbed(here_, at_.second, split_, many_, rng_);
+    GreedyPolicy next = Perturbed(here_, at_.second, split_, rng_);
     auto tried = incumbent.Try(next, at_.first);
     if (tried.first > at_.first) return;
     here_ = std::move(next);
@@ -273,7 +241,7 @@ class Explorer {
   }
 
   const Problem& problem_;
-  const bool split_, many_;
+  const bool split_;
   const std::vector<GreedyPolicy> base_;
   bool rules_tried_ = false;
   size_t next_ = 0;  // of base_

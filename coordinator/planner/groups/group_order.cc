@@ -171,39 +171,6 @@ struct BeamState {
   }
 };
 
-// The best cuts for these groups in this order, every group with at least one layer; infinite if
-// there are none that fit and take less than `limit_s`. By dynamic programming from the pipeline's
-// end.
-GroupOrder BestCuts(const OrderProblem& problem, const Times& times, const std::vector<int>& groups,
-                    double limit_s) {
-  const int n = static_cast<int>(groups.size());
-  const int layers = CountLayers(problem);
-  // Returns the seconds of the groups from one on, by that one's first layer.
-  std::vector<std::vector<double>> best(n, std::vector<double>(layers, limit_s));
-  std::vector<std::vector<int>> cut(n, std::vector<int>(layers, layers));
-  int stages = 0;
-  for (int i = n - 1; i >= 0; --i) {
-    stages += problem.groups[groups[i]].members;
-    const bool last = i == n - 1;
-    for (int a = i == 0 ? 0 : i; a < (i == 0 ? std::min(1, layers) : layers); ++a) {
-      for (int b = last ? layers : a + 1; b <= (last ? layers : layers - 1); ++b) {
-        const GroupTimes& own = times.Of(groups[i], a, b);
-        if (Lacks(problem, groups[i], own, stages) > 0) break;  // more layers lack more
-        if (own.own_s >= best[i][a] || (!last && best[i + 1][b] >= limit_s)) continue;
-        const double seconds =
-            last ? own.own_s : times.Prepend(own, groups[i], groups[i + 1], b, best[i + 1][b]);
-        if (seconds < best[i][a]) {
-          best[i][a] = seconds;
-          cut[i][a] = b;
-        }
-      }
-    }
-  }
-  GroupOrder order{groups, {0}, best[0][0] < limit_s ? best[0][0] : INFINITY};
-  for (int i = 0; i < n; ++i) order.cuts.push_back(cut[i][std::min(order.cuts[i], layers - 1)]);
-  return order;
-}
-
 class Beam {
  public:
   static constexpr int kWidth = 32, kPatience = 5;
@@ -221,57 +188,11 @@ class Beam {
       for (const BeamState& parent : parents) Expand(parent.order);
       unchanged = beam_[0] < parents[0] ? 0 : unchanged + 1;
     }
-    if (beam_.empty()) return std::nullopt;
-    GroupOrder best{{}, {}, INFINITY};
-    for (const BeamState& state : beam_) {
-      GroupOrder cut = BestCuts(problem_, times_, Tidy(state.order).groups, best.seconds);
-      if (cut.seconds < best.seconds) best = std::move(cut);
-    }
-    if (!std::isfinite(best.seconds)) return std::nullopt;
-    Climb(best);
-    return best;
+    if (beam_.empty() || beam_[0].lacks > 0) return std::nullopt;
+    return Tidy(beam_[0].order);
   }
 
  private:
-  // Swaps, drops and inserts groups, with the best cuts for each order, while that helps.
-  void Climb(GroupOrder& best) {
-    const double n = static_cast<double>(problem_.groups.size());
-    const double layers = CountLayers(problem_);
-    constexpr double kMostWork = 4e6;
-    double work = 0;
-    for (bool better = true; better && work < kMostWork;) {
-      better = false;
-      for (std::vector<int>& groups : Neighbours(best.groups)) {
-        GroupOrder cut = BestCuts(problem_, times_, groups, best.seconds);
-        work += n * layers * layers / 2;
-        if (cut.seconds >= best.seconds) continue;
-        best = std::move(cut);
-        better = true;
-      }
-    }
-  }
-
-  std::vector<std::vector<int>> Neighbours(const std::vector<int>& groups) const {
-    std::vector<std::vector<int>> all;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      for (size_t j = i + 1; j < groups.size(); ++j) {
-        all.push_back(groups);
-        std::swap(all.back()[i], all.back()[j]);
-      }
-      if (groups.size() == 1) continue;
-      all.push_back(groups);
-      all.back().erase(all.back().begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    for (int g = 0; g < static_cast<int>(problem_.groups.size()); ++g) {
-      if (std::count(groups.begin(), groups.end(), g) > 0) continue;
-      for (size_t at = 0; at <= groups.size(); ++at) {
-        all.push_back(groups);
-        all.back().insert(all.back().begin() + static_cast<std::ptrdiff_t>(at), g);
-      }
-    }
-    return all;
-  }
-
   // Sets cuts in proportion to the groups' speed.
   void CutInProportion(GroupOrder& order) const {
     const int layers = CountLayers(problem_);

@@ -45,9 +45,7 @@ double OrderSeconds(const OrderProblem& problem, const GroupOrder& order);
 
 // SpanTrain's algorithm 1; nothing if no order that it tries fits. Keeps 32 orders, expands each by
 // swapping two groups (with or without their layers), by moving a cut 1 or 2 layers, half or all of
-// the distance to its neighbours, drops repetitions, and stops after 5 rounds without gain. The
-// orders kept then get their best cuts by dynamic programming, and the best of them is improved in
-// the same way by swapping, dropping and inserting groups.
+// the distance to its neighbours, drops repetitions, and stops after 5 rounds without gain.
 std::optional<GroupOrder> OrderByBeam(const OrderProblem& problem);
 
 // Cuts of layers [first, last) into `parts` stages on equal devices with the least bottleneck.

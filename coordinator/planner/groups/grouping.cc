@@ -5,29 +5,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <queue>
+#include <set>
 #include <utility>
 
 namespace atl::plan {
 namespace {
 
-// States times fillings; less where classes were merged, which is rough anyway.
-constexpr int64_t kPackWork = 200'000;
-constexpr int64_t kMergedWork = 50'000;
+constexpr int64_t kPackWork = 200'000;  // states times fillings
 
-// Compositions in units of `unit` entities that reach `weakest` and `min_bytes` and are minimal.
+// Compositions that reach `weakest` and `min_bytes` and are minimal.
 class Fillings {
  public:
-  Fillings(const std::vector<EntityClass>& classes, int unit, double micro_batches,
-           int64_t min_bytes, int64_t work)
-      : classes_(classes), unit_(unit), micro_batches_(micro_batches), min_bytes_(min_bytes) {
+  Fillings(const std::vector<EntityClass>& classes, double micro_batches, int64_t min_bytes)
+      : classes_(classes), micro_batches_(micro_batches), min_bytes_(min_bytes) {
     int64_t states = 1;
     for (const EntityClass& c : classes) {
-      most_.push_back(c.count / unit);
-      states *= most_.back() + 1;
+      most_.push_back(c.count);
+      states *= c.count + 1;
     }
-    most_found_ = static_cast<size_t>(std::clamp<int64_t>(work / states, 32, 2000));
+    most_found_ = static_cast<size_t>(std::clamp<int64_t>(kPackWork / states, 32, 2000));
   }
 
   const std::vector<int>& most() const { return most_; }
@@ -47,8 +46,7 @@ class Fillings {
     int members = 0;
   };
 
-  Sums With(const Sums& sums, size_t t, int count) const {
-    const int n = count * unit_;
+  Sums With(const Sums& sums, size_t t, int n) const {
     return {sums.power + n * classes_[t].power, sums.bytes + n * classes_[t].memory_bytes,
             sums.members + n};
   }
@@ -89,7 +87,6 @@ class Fillings {
   }
 
   const std::vector<EntityClass>& classes_;
-  const int unit_;
   const double micro_batches_;
   const int64_t min_bytes_;
   std::vector<int> most_;
@@ -172,70 +169,22 @@ bool Pack(const std::vector<EntityClass>& classes, const std::vector<int>& most,
   return true;
 }
 
-// Hands out what is left over: each entity to the weakest group that it strengthens.
-void GiveLeftovers(const std::vector<EntityClass>& classes, double micro_batches,
-                   std::vector<Composition>& groups) {
-  const auto power_of = [&](const Composition& group) {
-    return EffectivePower(classes, group, micro_batches);
-  };
-  std::vector<double> power;
-  for (const Composition& group : groups) power.push_back(power_of(group));
-  for (size_t t = 0; t < classes.size(); ++t) {
-    int left = classes[t].count;
-    for (const Composition& group : groups) left -= group[t];
-    for (; left > 0; --left) {
-      int weakest = -1;
-      double stronger = 0;
-      for (size_t g = 0; g < groups.size(); ++g) {
-        if (weakest >= 0 && power[g] >= power[weakest]) continue;
-        ++groups[g][t];
-        const double more = power_of(groups[g]);
-        --groups[g][t];
-        if (more <= power[g]) continue;
-        weakest = static_cast<int>(g);
-        stronger = more;
-      }
-      if (weakest < 0) break;
-      ++groups[weakest][t];
-      power[weakest] = stronger;
-    }
-  }
-}
-
-// Classes of like power as one, of the mean power and the least memory; with a ratio of 0 only
-// equal ones (of several sites).
+// Equal classes (of several sites) as one.
 struct Merged {
   std::vector<EntityClass> classes;
-  std::vector<std::vector<size_t>> members;  // of each, weakest first
+  std::vector<std::vector<size_t>> members;  // of each
 };
 
-Merged MergeAlike(const std::vector<EntityClass>& classes, double ratio) {
-  std::vector<size_t> order;
+Merged MergeEqual(const std::vector<EntityClass>& classes) {
+  std::map<std::pair<double, int64_t>, std::vector<size_t>> equal;
   for (size_t t = 0; t < classes.size(); ++t) {
-    if (classes[t].count > 0) order.push_back(t);
+    if (classes[t].count > 0) equal[{classes[t].power, classes[t].memory_bytes}].push_back(t);
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(classes[a].power, classes[a].memory_bytes) <
-           std::pair(classes[b].power, classes[b].memory_bytes);
-  });
   Merged merged;
-  for (const size_t t : order) {
-    const EntityClass& c = classes[t];
-    const EntityClass* first =
-        merged.members.empty() ? nullptr : &classes[merged.members.back().front()];
-    const bool near =
-        first != nullptr && (c.power <= ratio * first->power ||
-                             (c.power == first->power && c.memory_bytes == first->memory_bytes));
-    if (!near) {
-      merged.classes.push_back(c);
-      merged.members.push_back({t});
-      continue;
-    }
-    EntityClass& last = merged.classes.back();
-    last.power = (last.power * last.count + c.power * c.count) / (last.count + c.count);
-    last.memory_bytes = std::min(last.memory_bytes, c.memory_bytes);
-    last.count += c.count;
-    merged.members.back().push_back(t);
+  for (auto& [what, members] : equal) {
+    EntityClass& one = merged.classes.emplace_back(EntityClass{what.first, what.second, 0});
+    for (const size_t t : members) one.count += classes[t].count;
+    merged.members.push_back(std::move(members));
   }
   return merged;
 }
@@ -273,15 +222,25 @@ std::vector<Composition> Unmerge(const std::vector<EntityClass>& classes, const 
 // Nothing if a group then lacks memory.
 std::optional<std::vector<Composition>> DivideByPower(const std::vector<EntityClass>& classes,
                                                       int groups, int64_t min_bytes) {
-  const Merged all = MergeAlike(classes, 1e300);
-  if (all.members.empty()) return std::nullopt;
-  const std::vector<Composition> wanted(groups, Composition(1, all.classes[0].count));
-  std::vector<Composition> assigned = Unmerge(classes, all, wanted);
-  for (const Composition& group : assigned) {
-    int64_t bytes = 0;
-    for (size_t t = 0; t < group.size(); ++t) bytes += group[t] * classes[t].memory_bytes;
-    if (bytes < min_bytes || bytes == 0) return std::nullopt;
+  std::vector<size_t> order(classes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order,
+                           [&](size_t a, size_t b) { return classes[a].power > classes[b].power; });
+  std::vector<Composition> assigned(groups, Composition(classes.size(), 0));
+  std::vector<int64_t> bytes(groups, 0);
+  std::set<std::pair<double, int>> weakest;  // groups by power
+  for (int g = 0; g < groups; ++g) weakest.emplace(0, g);
+  for (const size_t t : order) {
+    for (int left = classes[t].count; left > 0; --left) {
+      const auto [power, to] = *weakest.begin();
+      weakest.erase(weakest.begin());
+      weakest.emplace(power + classes[t].power, to);
+      ++assigned[to][t];
+      bytes[to] += classes[t].memory_bytes;
+    }
   }
+  const int64_t least = *std::ranges::min_element(bytes);
+  if (least == 0 || least < min_bytes) return std::nullopt;
   return assigned;
 }
 
@@ -294,27 +253,27 @@ double FindWeakestPower(const std::vector<EntityClass>& classes,
   return weakest;
 }
 
-// Products of counts + 1 in units of `unit`.
-int64_t CountStates(const std::vector<EntityClass>& classes, int unit) {
+// Products of counts + 1.
+int64_t CountStates(const std::vector<EntityClass>& classes) {
   int64_t product = 1;
   for (const EntityClass& c : classes) {
-    product = std::min<int64_t>(product * (c.count / unit + 1), int64_t{1} << 40);
+    product = std::min<int64_t>(product * (c.count + 1), int64_t{1} << 40);
   }
   return product;
 }
 
 // The best packing of fillings, by bisection on the weakest group.
-std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>& classes, int unit,
+std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>& classes,
                                                  int groups, double micro_batches,
-                                                 int64_t min_bytes, int64_t work) {
-  const Fillings fillings(classes, unit, micro_batches, min_bytes, work);
+                                                 int64_t min_bytes) {
+  const Fillings fillings(classes, micro_batches, min_bytes);
   std::vector<Composition> best;
   std::vector<Composition> enough = fillings.Minimal(0), too_large;  // the last ones of each
   if (!Pack(classes, fillings.most(), enough, groups, &best)) return std::nullopt;
   double low = 0;
   double high = 0;
   for (const EntityClass& c : classes) high += c.power * c.count / groups;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 12; ++i) {
     const double middle = (low + high) / 2;
     std::vector<Composition> minimal = fillings.Minimal(middle);
     const bool known = minimal == enough || minimal == too_large;
@@ -322,9 +281,6 @@ std::optional<std::vector<Composition>> PackBest(const std::vector<EntityClass>&
         known ? minimal == enough : Pack(classes, fillings.most(), minimal, groups, &best);
     (packs ? low : high) = middle;
     (packs ? enough : too_large) = std::move(minimal);
-  }
-  for (Composition& group : best) {
-    for (int& n : group) n *= unit;
   }
   return best;
 }
@@ -351,27 +307,12 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
     total += c.power * c.count;
   }
   if (groups < 1 || groups > entities || total <= 0) return std::nullopt;
-  // Like classes count as one until there are few enough states. Of few classes, entities are
-  // distributed in units; a unit may not be more than a group's share, or there would be too few of
-  // them.
-  const int largest_unit = std::max(1, entities / groups);
-  Merged merged;
-  int unit = 1;
-  int64_t work = kPackWork;
-  for (const double ratio : {0.0, 1.05, 1.1, 1.25, 1.4, 1.6, 2.0, 3.0, 1e300}) {
-    merged = MergeAlike(classes, ratio);
-    unit = 1;
-    while (unit < largest_unit && CountStates(merged.classes, unit) > states) ++unit;
-    if (CountStates(merged.classes, unit) <= (ratio == 0 ? states : states / 4)) break;
-    work = kMergedWork;
-  }
+  const Merged merged = MergeEqual(classes);
   std::optional<std::vector<Composition>> best;
-  // Where even one class has too many states there are too many groups for it to matter.
-  if (CountStates(merged.classes, unit) <= states) {
-    auto packed = PackBest(merged.classes, unit, groups, micro_batches, min_bytes, work);
+  if (CountStates(merged.classes) <= states) {
+    auto packed = PackBest(merged.classes, groups, micro_batches, min_bytes);
     if (packed) best = Unmerge(classes, merged, *packed);
   }
-  if (best) GiveLeftovers(classes, micro_batches, *best);
   auto assigned = DivideByPower(classes, groups, min_bytes);
   if (assigned && (!best || FindWeakestPower(classes, *assigned, micro_batches) >
                                 FindWeakestPower(classes, *best, micro_batches) * (1 + 1e-9))) {

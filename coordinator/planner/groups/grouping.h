@@ -32,10 +32,8 @@ double EffectivePower(const std::vector<EntityClass>& classes, const Composition
                       double micro_batches);
 
 // The best division into exactly `groups` groups, each with at least `min_bytes`; nothing if none
-// was found. Exact while the product of (count + 1) is at most `states`. Beyond, entities are
-// assigned in equal units small enough for that, and what is left over goes where it helps; where
-// classes are too many for any unit, the nearest in power count as one, by ever larger ratios.
-// Assigning entities one by one to the weakest group competes.
+// was found. Exact while the product of (count + 1), equal classes as one, is at most `states`.
+// Each entity, strongest first, to the weakest group competes, and is all there is beyond.
 std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes, int groups,
                                          double micro_batches, int64_t min_bytes,
                                          int64_t states = 4096);
