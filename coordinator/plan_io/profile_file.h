@@ -5,7 +5,6 @@
 #ifndef ATOLL_COORDINATOR_PLAN_IO_PROFILE_FILE_H_
 #define ATOLL_COORDINATOR_PLAN_IO_PROFILE_FILE_H_
 
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/planner/cluster/cluster.h"

@@ -9,7 +9,6 @@
 #ifndef ATOLL_COORDINATOR_PLANNING_PLANNING_H_
 #define ATOLL_COORDINATOR_PLANNING_PLANNING_H_
 
-
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "coordinator/planning/request.h"

@@ -189,8 +189,7 @@ TEST_CASE("Any V: no schedule blocks itself, nor exceeds memory, nor beats the b
   const Problem problem = RandomV(seed);
   const Bound bound = MakespanBound(problem);
   using Prefer = GreedyPolicy::Prefer;
-  for (const Prefer prefer :
-       {Prefer::kBackward, Prefer::kForward, Prefer::kWarmForward}) {
+  for (const Prefer prefer : {Prefer::kBackward, Prefer::kForward, Prefer::kWarmForward}) {
     GreedyPolicy policy{.prefer = prefer};
     const Found greedy = Greedy(problem, policy);
     REQUIRE(greedy.result.verdict == Verdict::kFits);
