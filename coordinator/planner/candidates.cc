@@ -49,26 +49,6 @@ std::optional<GroupChoice> EqualShares(const Scope& scope, int groups) {
   return GroupChoice{std::vector<Composition>(groups, share), 0};
 }
 
-// GroupByCounts, which is called once for sites and scopes that are alike.
-class Grouper {
- public:
-  const std::optional<GroupChoice>& Group(const std::vector<EntityClass>& classes, int groups,
-                                          double micro_batches, int64_t min_bytes) {
-    std::vector<double> key = {static_cast<double>(groups), micro_batches,
-                               static_cast<double>(min_bytes)};
-    for (const EntityClass& c : classes) {
-      key.insert(key.end(), {c.power, static_cast<double>(c.memory_bytes), 1.0 * c.count});
-    }
-    const auto [known, added] = known_.try_emplace(std::move(key));
-    if (added) known->second = GroupByCounts(classes, groups, micro_batches, min_bytes);
-    return known->second;
-  }
-  void Forget() { known_.clear(); }
-
- private:
-  std::map<std::vector<double>, std::optional<GroupChoice>> known_;
-};
-
 // The sites in a chain along fast links: of the chains from each site to the nearest one left, and
 // their reverses, the fastest. Of a chain and its reverse, which are as fast, the one that begins
 // at the leader's site: the leader begins every step, and pipelines that begin elsewhere get its
@@ -336,7 +316,6 @@ class Enumerator {
     if (ranking_.by_price()) AddCheapScopes(pools_, scopes);
     for (const int d : ReplicaCounts(entities_, total_, job_.fixed.replicas)) {
       seen_.clear();
-      grouper_.Forget();
       of_replicas_ = &costs_.ForReplicas(static_cast<size_t>(d));
       if (of_replicas_ != &costs_) cutter_.Forget();
       for (const Scope& scope : scopes) {
@@ -363,7 +342,7 @@ class Enumerator {
     }
     const auto state_bytes = static_cast<int64_t>(bytes);
     Offer("by type counts", scope,
-          grouper_.Group(MakeEntityClasses(pools_, scope), d, k, state_bytes));
+          GroupByCounts(MakeEntityClasses(pools_, scope), d, k, state_bytes));
     if (scope.name.empty()) Offer("equal shares", scope, EqualShares(scope, d));
   }
 
@@ -469,7 +448,6 @@ class Enumerator {
   const Ranking ranking_;
   std::multiset<double> best_;  // the best ranks so far
   std::string scope_;
-  Grouper grouper_;
   Cutter
       cutter_;  // of one micro-batch size, and of one number of replicas where costs depend on it
   Estimator estimator_;

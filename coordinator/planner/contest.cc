@@ -119,14 +119,12 @@ void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
 bool Contest::Climb(Start& start, int tries) {
   for (int tried = 0; tried < tries && !Stopped();) {
     if (!std::exchange(start.changes_listed, true)) {
-      start.changes = ListChanges(cluster_, start.layout, start.outcome);
+      start.changes = ListChanges(start.layout, start.outcome);
       start.next_change = 0;
     }
     if (start.next_change == start.changes.size()) return false;
     Layout layout = start.layout;
-    if (!Apply(cluster_, costs_, start.outcome, start.changes[start.next_change++], layout)) {
-      continue;
-    }
+    if (!Apply(start.outcome, start.changes[start.next_change++], layout)) continue;
     if (!IsAllowed(layout) || !tried_.insert(PlacementKey(layout)).second) continue;
     ++tried;
     auto outcome = Evaluated(layout, &start.outcome, start.rank);

@@ -23,23 +23,16 @@ namespace atl::plan {
 // changes.
 std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
-// A small change of all replicas of the slowest kind.
+// A small change of all replicas of the slowest kind: a layer moves from one stage to another.
 struct Change {
-  enum class What {
-    kLayer,    // moves from one stage to another
-    kDevices,  // two neighbouring stages swap theirs, and layers are cut anew
-  } what = What::kLayer;
   size_t from = 0, to = 0;  // stages
 };
 
-// All of them, those that relieve the busiest devices most first; devices change places in plainly
-// placed layouts alone.
-std::vector<Change> ListChanges(const Cluster& cluster, const Layout& layout,
-                                const Outcome& outcome);
+// All of them, those that relieve the busiest devices most first.
+std::vector<Change> ListChanges(const Layout& layout, const Outcome& outcome);
 
 // False if it cannot be.
-bool Apply(const Cluster& cluster, const Costs& costs, const Outcome& outcome, const Change& change,
-           Layout& layout);
+bool Apply(const Outcome& outcome, const Change& change, Layout& layout);
 
 // Every replica lies in one site and has at least two entities.
 bool StaysInSites(const Cluster& cluster, const Layout& layout);

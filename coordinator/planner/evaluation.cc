@@ -376,16 +376,11 @@ absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_
                                        const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
-  LinkSharing sharing(cluster, layout);
+  const LinkSharing sharing(cluster, layout);
   // Messages that block are work of their devices, at their replica's part of what they share.
   const bool together =
       !costs.options().runtime.blocking_messages && PlayedTogether(sharing, layout);
-  auto outcome = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
-  if (!together || !outcome.ok() || outcome->step_s <= outcome->bound_s) return outcome;
-  // Where links have bandwidth to spare, the order of a replica that has them to itself is better.
-  sharing.SetAlone();
-  auto other = Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
-  return other.ok() && other->step_s < outcome->step_s ? std::move(other) : std::move(outcome);
+  return Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
 }
 
 absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_costs,

@@ -19,8 +19,8 @@
 namespace atl::plan {
 
 // The simulated step of one kind of replica (equal replicas are simulated once). Of replicas that
-// share links the schedule is one's, alone on its even part of them or with them to itself; the
-// makespan, the bound and done_ns are those of the slowest when all are simulated together.
+// share links the schedule is one's, alone on its even part of them; the makespan, the bound and
+// done_ns are those of the slowest when all are simulated together.
 struct ReplicaOutcome {
   std::string kind;           // equal for replicas that take equally long
   std::vector<int> replicas;  // indices of all that are equal

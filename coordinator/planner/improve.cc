@@ -135,45 +135,26 @@ std::optional<Layout> Reordered(const Cluster& cluster, const Costs& all_costs,
   return better;
 }
 
-std::vector<Change> ListChanges(const Cluster& cluster, const Layout& layout,
-                                const Outcome& outcome) {
+std::vector<Change> ListChanges(const Layout& layout, const Outcome& outcome) {
   const ReplicaOutcome& kind = SlowestKind(outcome);
-  const std::vector<Stage>& stages = layout.replicas[kind.replicas[0]].stages;
+  const size_t stages = layout.replicas[kind.replicas[0]].stages.size();
   const auto busy = [&](size_t s) {
     return kind.found.result.devices[kind.problem.chunks[s].device].busy_ns;
   };
-  std::vector<std::pair<sim::Nanos, Change>> ranked;  // by what the busier one loses, negated
-  for (size_t from = 0; from < stages.size(); ++from) {
-    for (size_t to = 0; to < stages.size(); ++to) {
-      if (from != to) ranked.push_back({busy(to) - busy(from), {Change::What::kLayer, from, to}});
+  std::vector<Change> changes;
+  for (size_t from = 0; from < stages; ++from) {
+    for (size_t to = 0; to < stages; ++to) {
+      if (from != to) changes.push_back({from, to});
     }
   }
-  for (size_t s = 0; s + 1 < stages.size() && layout.shape == Shape::kPlain; ++s) {
-    const Device& a = cluster.devices[stages[s].devices[0]];
-    const Device& b = cluster.devices[stages[s + 1].devices[0]];
-    const bool alike = a.type == b.type && a.node == b.node && a.site == b.site &&
-                       stages[s].devices.size() == stages[s + 1].devices.size();
-    if (!alike) ranked.push_back({0, {Change::What::kDevices, s, s + 1}});
-  }
-  std::ranges::stable_sort(ranked, [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Change> changes;
-  for (const auto& [rank, change] : ranked) changes.push_back(change);
+  // By what the busier one loses.
+  std::ranges::stable_sort(changes, {}, [&](const Change& c) { return busy(c.to) - busy(c.from); });
   return changes;
 }
 
-bool Apply(const Cluster& cluster, const Costs& costs, const Outcome& outcome, const Change& change,
-           Layout& layout) {
-  const Costs& of_replicas = costs.ForReplicas(layout.replicas.size());
-  for (const int r : SlowestKind(outcome).replicas) {
-    Replica& replica = layout.replicas[r];
-    if (change.what == Change::What::kLayer) {
-      if (!MoveLayer(change, replica.stages)) return false;
-      continue;
-    }
-    std::swap(replica.stages[change.from].devices, replica.stages[change.to].devices);
-    if (!CutReplica(cluster, of_replicas, layout.micro_batch, replica).ok()) return false;
-  }
-  return true;
+bool Apply(const Outcome& outcome, const Change& change, Layout& layout) {
+  return std::ranges::all_of(SlowestKind(outcome).replicas,
+                             [&](int r) { return MoveLayer(change, layout.replicas[r].stages); });
 }
 
 bool StaysInSites(const Cluster& cluster, const Layout& layout) {
