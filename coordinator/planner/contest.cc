@@ -11,10 +11,6 @@
 namespace atl::plan {
 namespace {
 
-// A layout's schedule is searched for a little first. A longer search ends at most half of what
-// the step takes beyond its bound, and is not worth it where that is less than this.
-constexpr int kQuickRestarts = 8;
-constexpr double kAtBound = 1.001;
 // Two stages a device may make a layout so many times faster.
 constexpr double kShapesGain = 1.08;
 constexpr size_t kReshaped = 4, kReshapedOfFew = 24;
@@ -190,17 +186,11 @@ void Contest::Finish() {
 
 absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known,
                                            double rank_limit) {
-  Evaluation evaluation{std::min(kQuickRestarts, options_.restarts), options_.seed};
+  Evaluation evaluation{options_.restarts, options_.seed};
   evaluation.known = known;
-  evaluation.searches = &searches_;
   evaluation.limit_s = ranking_.LongestStepBetter(layout, rank_limit);
   // With two stages a device it may still be better (NoteIdling).
   evaluation.step_limit_s = evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
-  auto outcome = EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
-  const bool gains = outcome.ok() && outcome->step_s > kAtBound * outcome->bound_s &&
-                     (outcome->step_s + outcome->bound_s) / 2 < evaluation.limit_s;
-  if (!gains || evaluation.restarts == options_.restarts) return outcome;
-  evaluation.restarts = options_.restarts;
   return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
 }
 

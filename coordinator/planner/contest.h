@@ -87,9 +87,8 @@ class Contest {
     bool changes_listed = false;
   };
 
-  // Returns the step of the layout with the best savings, which it gets: by a short search for its
-  // schedule, and by a longer one where half of what is left to its bound would make it the best.
-  // CANCELLED where it surely ranks above `rank_limit`.
+  // Returns the step of the layout with the best savings, which it gets. CANCELLED where it surely
+  // ranks above `rank_limit`.
   absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known, double rank_limit);
   bool Climb(Start& start, int tries);
   // Notes which limit it goes over.
@@ -107,7 +106,6 @@ class Contest {
   const Options& options_;
   const Ranking ranking_;
   Plan& plan_;
-  ScheduleSearches searches_;
   std::vector<std::pair<double, Layout>> idling_;  // by rank
   int violating_ = 0;  // candidates that break what the job fixes, looked at all the same
   std::map<std::string, Start> starts_;  // the best of each kind (Describe), of few devices

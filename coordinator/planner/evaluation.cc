@@ -19,9 +19,6 @@ constexpr int64_t kMostTogether = 1'000'000;
 // The same where they share nodes' cards alone.
 constexpr int64_t kMostTogetherOnCards = 100'000;
 
-// Each keeps a schedule.
-constexpr size_t kMostSearches = 64;
-
 // A layout whose estimate, less this for what the estimate may be too long, is longer than
 // another's step is not simulated.
 constexpr double kSurelyWorse = 0.85;
@@ -141,12 +138,6 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
       .seed = evaluation.seed};
   if (evaluation.orders != nullptr) {
     ATOLL_RETURN_IF_ERROR(PlayOrder((*evaluation.orders)[kind.replicas[0]], kind));
-  } else if (layout.schedule == "best" && options.restarts > 1 && evaluation.searches != nullptr) {
-    ScheduleSearches& searches = *evaluation.searches;
-    if (searches.size() >= kMostSearches) searches.clear();
-    sim::ScheduleSearch& search =
-        searches.try_emplace(kind.kind, kind.problem, options).first->second;
-    ATOLL_ASSIGN_OR_RETURN(kind.found, sim::FindBest(search, options.restarts));
   } else {
     ATOLL_ASSIGN_OR_RETURN(kind.found, sim::ScheduleByName(kind.problem, layout.schedule, options));
   }

@@ -54,10 +54,6 @@ struct Outcome {
 // The kind of replica that takes longest.
 const ReplicaOutcome& SlowestKind(const Outcome& outcome);
 
-// By kind of replica: searches that go on where another layout has the same kind, or where this one
-// is evaluated for longer. Of one seed.
-using ScheduleSearches = std::map<std::string, sim::ScheduleSearch>;
-
 // In which order a replica's entities run its stages' operations. Chunks are stages; W of an
 // unsplit stage runs with its B and is not listed.
 struct ReplicaOrder {
@@ -73,7 +69,6 @@ struct Evaluation {
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
   // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
   double limit_s = INFINITY, step_limit_s = INFINITY;
-  ScheduleSearches* searches = nullptr;  // empty at first; forgets when there are too many
   // By replica: run as they are, whatever the layout's schedule. FAILED_PRECONDITION: operations
   // would wait for each other; RESOURCE_EXHAUSTED: more micro-batches in flight than memory holds.
   const std::vector<ReplicaOrder>* orders = nullptr;

@@ -10,10 +10,10 @@
 // layers under memory, shares the samples by speed, and ranks by the cost model. The best are
 // simulated with searched schedules, also with their groups in the order that SpanTrain's search
 // likes best, or, if the job says so, as branch and bound maps their devices to stages; the winner,
-// and of few devices the best of each kind that comes near it, is improved by moving cuts; where its
-// devices idle and every replica stays in one site, it also competes with two stages per device,
-// interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is the caller's
-// through Options::stop.
+// and of few devices the best of each kind that comes near it, is improved by moving cuts; where
+// its devices idle and every replica stays in one site, it also competes with two stages per
+// device, interleaved and V-shaped. Deterministic in the seed; a time budget, if any, is the
+// caller's through Options::stop.
 
 #ifndef ATOLL_COORDINATOR_PLANNER_PLANNER_H_
 #define ATOLL_COORDINATOR_PLANNER_PLANNER_H_
@@ -35,7 +35,7 @@ struct Options {
   static constexpr int kThreadsMax = 4;  // that it has work for
 
   int simulate = 6;       // candidates to simulate, and those that are nearly as good
-  int restarts = 32;      // simulations per kind of replica and candidate
+  int restarts = 12;      // simulations per kind of replica and candidate
   int improvements = 24;  // small changes to try on the winner
 
   uint64_t seed = 1;

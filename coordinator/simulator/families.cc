@@ -135,20 +135,14 @@ absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view n
   }
   if (name == "jeeves-search") return Search(problem, options);
   if (name == "best") {
-    ScheduleSearch search(problem, options);
-    return FindBest(search, options.restarts);
+    absl::StatusOr<Found> best = Search(problem, options);
+    TryBlocks(problem, 6, "zb-v", options.objective, best);
+    TryBlocks(problem, 3, "v-half", options.objective, best);
+    TryBlocks(problem, 2, "v-min", options.objective, best);
+    return best;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "there is no schedule \"", name, "\"; there are: ", absl::StrJoin(ScheduleNames(), ", ")));
-}
-
-absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts) {
-  absl::StatusOr<Found> best = search.Find(restarts);
-  const Objective objective = search.options().objective;
-  TryBlocks(search.problem(), 6, "zb-v", objective, best);
-  TryBlocks(search.problem(), 3, "v-half", objective, best);
-  TryBlocks(search.problem(), 2, "v-min", objective, best);
-  return best;
 }
 
 }  // namespace atl::sim

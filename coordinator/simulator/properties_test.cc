@@ -337,22 +337,6 @@ TEST_CASE("Searching is never worse than plain greedy, and never over memory") {
   CHECK(again->schedule.device_ops == found->schedule.device_ops);
 }
 
-TEST_CASE("search_in_parts_finds_what_one_search_finds") {
-  const uint64_t seed = GENERATE(range(0, 40));
-  INFO("seed " << seed);
-  const Problem problem = seed % 2 == 0 ? RandomV(seed) : RandomProblem(seed);
-  const SearchOptions options{.restarts = 8, .seed = seed};
-  ScheduleSearch search(problem, options);
-  for (const int restarts : {8, 8, 30, 70}) {
-    const auto part = search.Find(restarts);
-    const auto whole = Search(problem, {.restarts = restarts, .seed = seed});
-    REQUIRE((part.ok() && whole.ok()));
-    CHECK(part->result.makespan_ns == whole->result.makespan_ns);
-    CHECK(part->schedule.device_ops == whole->schedule.device_ops);
-    CHECK(part->how == whole->how);
-  }
-}
-
 TEST_CASE("A micro-batch that does not fit is said to be stuck, not run") {
   Problem problem =
       MakeUniform({.stages = 2, .micro_batches = 2, .forward_ns = 1, .backward_ns = 1});

@@ -65,8 +65,6 @@ class Incumbent {
   }
   // Nothing is left to try: over, or the simulations are used up.
   bool Spent() const { return tried_ >= options_.restarts || Over(); }
-  int restarts() const { return options_.restarts; }
-  void Allow(int restarts) { options_.restarts = restarts; }
 
   // Returns the schedule's value and the forwards it kept open at each chunk; kForever if it does
   // not fit, or is above `of_use` and not the best.
@@ -118,7 +116,7 @@ class Incumbent {
   }
 
   const Problem& problem_;
-  SearchOptions options_;
+  const SearchOptions options_;
   const Nanos bound_ns_;
   Found best_;
   GreedyPolicy policy_;
@@ -200,92 +198,47 @@ GreedyPolicy Perturbed(GreedyPolicy policy, const std::vector<int>& peaks, bool 
 }
 
 // Rules, then policies one by one, then walks from the best policy, and in turn from others, so as
-// not to stay in one valley. Goes on from where it ended.
-class Explorer {
- public:
-  Explorer(const Problem& problem, uint64_t seed)
-      : problem_(problem),
-        split_(AnySplit(problem)),
-        base_(BasePolicies(problem, split_)),
-        rng_(seed) {}
-
-  void Run(Incumbent& incumbent) {
-    if (incumbent.restarts() > 1 && !std::exchange(rules_tried_, true)) TryRules(incumbent);
-    for (; next_ < base_.size(); ++next_) {
-      if (incumbent.Spent()) return;
-      incumbent.Try(base_[next_], 0);
+// not to stay in one valley.
+void Explore(const Problem& problem, const SearchOptions& options, Incumbent& incumbent) {
+  constexpr int kWalk = 48;
+  const bool split = AnySplit(problem);
+  if (options.restarts > 1) {
+    incumbent.TryRule(OneForwardOneBackward(problem), "1f1b");
+    if (split) incumbent.TryRule(ZeroBubbleH1(problem), "zb-h1");
+    if (split) incumbent.TryRule(ZeroBubbleH2(problem), "zb-h2");
+  }
+  const std::vector<GreedyPolicy> base = BasePolicies(problem, split);
+  for (const GreedyPolicy& policy : base) {
+    if (incumbent.Spent()) return;
+    incumbent.Try(policy, 0);
+  }
+  Rng rng(options.seed);
+  GreedyPolicy here;
+  std::pair<Nanos, std::vector<int>> at;  // what it gives
+  for (int step = 0; incumbent.any() && !incumbent.Spent(); ++step) {
+    if (step % kWalk == 0) {
+      here = step % (2 * kWalk) == 0 ? incumbent.policy() : base[rng.Below(base.size())];
+      at = incumbent.Try(here, kForever);
+      continue;
     }
-    for (; incumbent.any() && !incumbent.Spent(); ++step_) Walk(incumbent);
+    GreedyPolicy next = Perturbed(here, at.second, split, rng);
+    auto tried = incumbent.Try(next, at.first);
+    if (tried.first > at.first) continue;
+    here = std::move(next);
+    at = std::move(tried);
   }
-
- private:
-  void TryRules(Incumbent& incumbent) {
-    incumbent.TryRule(OneForwardOneBackward(problem_), "1f1b");
-    if (!split_) return;
-    incumbent.TryRule(ZeroBubbleH1(problem_), "zb-h1");
-    incumbent.TryRule(ZeroBubbleH2(problem_), "zb-h2");
-  }
-
-  void Walk(Incumbent& incumbent) {
-    constexpr int kWalk = 48;
-    if (step_ % kWalk == 0) {
-      here_ = step_ % (2 * kWalk) == 0 ? incumbent.policy() : base_[rng_.Below(base_.size())];
-      at_ = incumbent.Try(here_, kForever);
-      return;
-    }
-    GreedyPolicy next = Perturbed(here_, at_.second, split_, rng_);
-    auto tried = incumbent.Try(next, at_.first);
-    if (tried.first > at_.first) return;
-    here_ = std::move(next);
-    at_ = std::move(tried);
-  }
-
-  const Problem& problem_;
-  const bool split_;
-  const std::vector<GreedyPolicy> base_;
-  bool rules_tried_ = false;
-  size_t next_ = 0;  // of base_
-  int step_ = 0;     // of the walk
-  Rng rng_;
-  GreedyPolicy here_;
-  std::pair<Nanos, std::vector<int>> at_;  // what it gives
-};
+}
 
 }  // namespace
 
-struct ScheduleSearch::State {
-  State(const Problem& of, const SearchOptions& options)
-      : problem(of), incumbent(problem, options), explorer(problem, options.seed) {}
-
-  const Problem problem;
-  Incumbent incumbent;
-  Explorer explorer;
-};
-
-ScheduleSearch::ScheduleSearch(const Problem& problem, const SearchOptions& options)
-    : options_(options), state_(std::make_unique<State>(problem, options)) {
-  state_->incumbent.Try({}, 0);
-}
-
-ScheduleSearch::ScheduleSearch(ScheduleSearch&&) = default;
-ScheduleSearch::~ScheduleSearch() = default;
-
-const Problem& ScheduleSearch::problem() const { return state_->problem; }
-
-absl::StatusOr<Found> ScheduleSearch::Find(int restarts) {
-  Incumbent& incumbent = state_->incumbent;
-  incumbent.Allow(restarts);
-  state_->explorer.Run(incumbent);
-  if (!incumbent.any()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
-  }
-  return incumbent.best();
-}
-
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options) {
   ATOLL_RETURN_IF_ERROR(Validate(problem));
-  return ScheduleSearch(problem, options).Find(options.restarts);
+  Incumbent incumbent(problem, options);
+  incumbent.Try({}, 0);
+  Explore(problem, options, incumbent);
+  if (incumbent.any()) return incumbent.best();
+  return absl::FailedPreconditionError(
+      absl::StrCat("no schedule fits: ", incumbent.best().result.reason));
 }
 
 }  // namespace atl::sim

@@ -13,7 +13,6 @@
 #define ATOLL_COORDINATOR_SIMULATOR_SEARCH_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -77,27 +76,6 @@ struct SearchOptions {
 // reached. The error says what does not fit.
 absl::StatusOr<Found> Search(const Problem& problem, const SearchOptions& options);
 
-// Search() in parts: a call goes on from where the one before ended.
-class ScheduleSearch {
- public:
-  // REQUIRES: Validate(problem) is OK.
-  ScheduleSearch(const Problem& problem, const SearchOptions& options);
-  ScheduleSearch(ScheduleSearch&&);
-  ~ScheduleSearch();
-
-  // Returns what Search() finds with so many restarts, those of earlier calls included.
-  absl::StatusOr<Found> Find(int restarts);
-
-  const Problem& problem() const;
-  const SearchOptions& options() const { return options_; }
-
- private:
-  struct State;
-
-  const SearchOptions options_;
-  std::unique_ptr<State> state_;
-};
-
 // The placement that a family requires of a device's share of the model.
 enum class Placement {
   kAny,
@@ -123,9 +101,6 @@ std::vector<std::string> ScheduleNames();
 // rule says if they do not fit. The error says which families there are, or what does not fit.
 absl::StatusOr<Found> ScheduleByName(const Problem& problem, absl::string_view name,
                                      const SearchOptions& options);
-
-// The family "best", of the search's problem: what Find() and the building blocks give.
-absl::StatusOr<Found> FindBest(ScheduleSearch& search, int restarts);
 
 }  // namespace atl::sim
 
