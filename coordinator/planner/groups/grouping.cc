@@ -169,6 +169,36 @@ bool Pack(const std::vector<EntityClass>& classes, const std::vector<int>& most,
   return true;
 }
 
+// Hands out what is left over: each entity to the weakest group that it strengthens.
+void GiveLeftovers(const std::vector<EntityClass>& classes, double micro_batches,
+                   std::vector<Composition>& groups) {
+  const auto power_of = [&](const Composition& group) {
+    return EffectivePower(classes, group, micro_batches);
+  };
+  std::vector<double> power;
+  for (const Composition& group : groups) power.push_back(power_of(group));
+  for (size_t t = 0; t < classes.size(); ++t) {
+    int left = classes[t].count;
+    for (const Composition& group : groups) left -= group[t];
+    for (; left > 0; --left) {
+      int weakest = -1;
+      double stronger = 0;
+      for (size_t g = 0; g < groups.size(); ++g) {
+        if (weakest >= 0 && power[g] >= power[weakest]) continue;
+        ++groups[g][t];
+        const double more = power_of(groups[g]);
+        --groups[g][t];
+        if (more <= power[g]) continue;
+        weakest = static_cast<int>(g);
+        stronger = more;
+      }
+      if (weakest < 0) break;
+      ++groups[weakest][t];
+      power[weakest] = stronger;
+    }
+  }
+}
+
 // Equal classes (of several sites) as one.
 struct Merged {
   std::vector<EntityClass> classes;
@@ -312,6 +342,7 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
   if (CountStates(merged.classes) <= states) {
     auto packed = PackBest(merged.classes, groups, micro_batches, min_bytes);
     if (packed) best = Unmerge(classes, merged, *packed);
+    if (best) GiveLeftovers(classes, micro_batches, *best);
   }
   auto assigned = DivideByPower(classes, groups, min_bytes);
   if (assigned && (!best || FindWeakestPower(classes, *assigned, micro_batches) >
