@@ -35,6 +35,7 @@ inline constexpr int64_t kImageSideMax = 4096;  // pixels
 inline constexpr int kValidationSetsMax = 16;
 inline constexpr int kDataSourcesMax = 64;
 inline constexpr int kEvaluationsMax = 16;
+inline constexpr int kBatchStagesMax = 64;
 inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int kAdapterTargetsMax = 64;
