@@ -242,6 +242,8 @@ class CommandLine {
                         "file with your secret CURVE key, made by `atoll keygen`");
     exports->add_flag("--merge", export_.merge,
                       "write the model with its adapter merged in, instead of the adapter");
+    exports->add_flag("--ema", export_.ema,
+                      "write the moving average of the parameters (inner.ema)");
     exports->add_option("--dtype", export_.dtype, "what weights are written as: fp32, bf16 or fp16")
         ->capture_default_str()
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));

@@ -100,6 +100,7 @@ struct ExportFlags {
   std::string curve_key_path;  // of this end's secret key, where parameter servers want one
   std::string dtype = "fp32";
   bool merge = false;  // of a job with an adapter
+  bool ema = false;    // of a job with inner.ema
 };
 int Export(const Global& global, const ExportFlags& flags);
 

@@ -254,7 +254,10 @@ TEST_CASE("a_layout_lists_names_that_take_no_part_and_limits_of_links") {
   const auto empty = ParseJob(with("exclude = []\nsites = []\nlink_limits = []"), "/jobs/job.toml");
   REQUIRE(empty.status().message() == "");
   CHECK(empty->layout == ParseJob(kGood, "/jobs/job.toml")->layout);
-  for (const char* wrong : {"sites = \"paris\"", "sites = [3]", "sites = [\"paris\", 3]"}) {
+  const auto bare = ParseJob(with("sites = \"paris\""), "/jobs/job.toml");
+  REQUIRE(bare.status().message() == "");
+  CHECK(bare->layout.sites == std::vector<std::string>{"paris"});
+  for (const char* wrong : {"sites = 3", "sites = [3]", "sites = [\"paris\", 3]"}) {
     CHECK(Complaint(with(wrong)) ==
           "/jobs/job.toml:20: layout.sites: must be a list of texts, such as [\"a\", \"b\"]");
   }

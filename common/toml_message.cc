@@ -137,12 +137,16 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // The only lists are those of whole numbers and of text.
+  // The only lists are those of whole numbers and of text; one text may stand without brackets.
   absl::Status SetValues(const toml::node& node, const std::string& where,
                          const FieldDescriptor& field, Message* message) {
     const auto& reflection = *message->GetReflection();
     const toml::array* list = node.as_array();
     const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+    if (const auto* text = node.as_string(); texts && text != nullptr) {
+      reflection.AddString(message, &field, text->get());
+      return absl::OkStatus();
+    }
     if (list == nullptr || !(list->empty() || (texts ? list->is_homogeneous<std::string>()
                                                      : list->is_homogeneous<int64_t>()))) {
       return Error(node.source(), where,

@@ -2,7 +2,7 @@
 // Strict: what is not a field is refused by name, with its line and the nearest field.
 //
 // A choice is an enum's value without its prefix: MODEL_FAMILY_LLAMA of ModelFamily is "llama".
-// A repeated message is a list of tables, or [[tables]].
+// A repeated message is a list of tables, or [[tables]]; a list of one text may be that text.
 
 #ifndef ATOLL_COMMON_TOML_MESSAGE_H_
 #define ATOLL_COMMON_TOML_MESSAGE_H_

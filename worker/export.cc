@@ -58,6 +58,7 @@ class Fetch {
       pull.job = request_.job;
       pull.version = request_.version;
       pull.shard = shard.shard;
+      if (request_.ema) pull.slot = kPullAverage;
       running_[index] =
           client_.Pull({shard.endpoint, shard.public_key}, pull, destination,
                        TransferTimeout(shard.elements * static_cast<int64_t>(sizeof(float))),

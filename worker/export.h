@@ -28,6 +28,7 @@ struct ExportRequest {
   WeightType weight_type = WeightType::kFp32;
   std::string base;    // of a job with an adapter: the folder of the model's weights
   bool merge = false;  // the whole model instead of the adapter: reads `base`
+  bool ema = false;    // the moving average of the parameters
 };
 
 // Pulls every shard at exactly `version`, a few at a time, and writes config.json and safetensors

@@ -59,6 +59,11 @@ absl::Status ExportOnce(Client& client, TensorClient& tensors, const std::string
   ATOLL_ASSIGN_OR_RETURN(request.config, ModelConfigOfJob(spec));
   request.base = spec.model.initial_weights_path;
   request.merge = flags.merge;
+  request.ema = flags.ema;
+  if (flags.ema && spec.inner.ema == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job ", job, " keeps no moving average (inner.ema): export without --ema"));
+  }
   for (const v1::ShardPlacement& shard : message.shards()) {
     request.shards.push_back({shard.shard(), shard.layer(), shard.begin(), shard.elements(),
                               shard.server(), shard.endpoint(), shard.public_key()});

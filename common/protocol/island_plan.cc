@@ -166,14 +166,27 @@ std::string ToString(const PlanOp& op) {
   return absl::StrCat("kind ", static_cast<int>(op.kind));
 }
 
+namespace {
+
+int64_t Capacity(const PlanReplica& replica) {
+  return replica.micro_batches * replica.micro_batch_sequences;
+}
+
+}  // namespace
+
 std::vector<std::vector<MicroBatchRows>> AssignSequences(const IslandPlan& plan,
                                                          int64_t sequences) {
   std::vector<std::vector<MicroBatchRows>> assigned;
-  int64_t first = 0;
+  int64_t capacity = 0, first = 0, before = 0;
+  for (const PlanReplica& replica : plan.replicas) capacity += Capacity(replica);
   for (const PlanReplica& replica : plan.replicas) {
+    const int64_t each = replica.micro_batch_sequences;
+    before += Capacity(replica);
+    const int64_t share = (sequences * before + capacity - 1) / capacity - first;
+    const int64_t end = std::min(sequences, first + (share + each - 1) / each * each);
     std::vector<MicroBatchRows>& rows = assigned.emplace_back();
     for (int32_t m = 0; m < replica.micro_batches; ++m) {
-      rows.push_back({first, std::min(replica.micro_batch_sequences, sequences - first)});
+      rows.push_back({first, std::min(each, end - first)});
       first += rows.back().rows;
     }
   }

@@ -9,8 +9,10 @@
 // (interleaved, V-shaped), never of two.
 //
 // Sequences of a step are distributed in order: replica 0's micro-batches first, each of
-// micro_batch_sequences; a short last step leaves the last ones empty. A step sums gradients over
-// all micro-batches of a replica (gradient accumulation) and all-reduces them over replicas.
+// micro_batch_sequences. Of a shorter step (the job's last one, or one of inner.batch_ramp) each
+// replica takes the share that it has of a whole one, and its last micro-batches stay empty. A step
+// sums gradients over all micro-batches of a replica (gradient accumulation) and all-reduces them
+// over replicas.
 
 #ifndef ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_
 #define ATOLL_COMMON_PROTOCOL_ISLAND_PLAN_H_

@@ -455,10 +455,11 @@ TEST_CASE("CompleteProgram synchronises a stage as soon as it and those behind i
   REQUIRE(order == "W2W2W2S5S4W0W0W0S1S0");
 }
 
-TEST_CASE("a step is distributed in order, and a short one leaves the last micro-batches empty") {
+TEST_CASE("a step is distributed in order, and of a short one each replica has its share") {
   using Rows = std::vector<std::vector<MicroBatchRows>>;
   REQUIRE(AssignSequences(Good(), 9) == Rows{{{0, 2}, {2, 2}, {4, 2}}, {{6, 3}}});
-  REQUIRE(AssignSequences(Good(), 5) == Rows{{{0, 2}, {2, 2}, {4, 1}}, {{5, 0}}});
+  REQUIRE(AssignSequences(Good(), 5) == Rows{{{0, 2}, {2, 2}, {4, 0}}, {{4, 1}}});
+  REQUIRE(AssignSequences(Good(), 1) == Rows{{{0, 1}, {1, 0}, {1, 0}}, {{1, 0}}});
 }
 
 }  // namespace

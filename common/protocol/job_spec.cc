@@ -243,6 +243,20 @@ absl::Status ValidateSchedule(const InnerSpec& i) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateBatchRamp(const InnerSpec& i) {
+  ATOLL_RETURN_IF_ERROR(IntInRange("the number of stages of inner.batch_ramp",
+                                   std::ssize(i.batch_ramp), 0, kBatchStagesMax));
+  int64_t before = -1;
+  for (const BatchStage& stage : i.batch_ramp) {
+    ATOLL_RETURN_IF_ERROR(
+        IntInRange("inner.batch_ramp.sequences", stage.sequences, 1, i.batch_sequences));
+    ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_ramp.tokens", stage.tokens, before + 1,
+                                     before < 0 ? 0 : kTrainTokensMax));
+    before = stage.tokens;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(InRange("inner.learning_rate", i.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(ValidateSchedule(i));
@@ -255,7 +269,9 @@ absl::Status ValidateInner(const InnerSpec& i) {
       InRange("inner.skip_norm_deviations", i.skip_norm_deviations, 0, kInfinity));
   ATOLL_RETURN_IF_ERROR(InRange("inner.skipped_share_max", i.skipped_share_max, 0, 1.0000001));
   ATOLL_RETURN_IF_ERROR(IntInRange("inner.batch_sequences", i.batch_sequences, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(ValidateBatchRamp(i));
   ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.ema", i.ema, 0, 1));
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 

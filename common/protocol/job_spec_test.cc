@@ -31,6 +31,8 @@ TEST_CASE("a complete job is accepted") { REQUIRE(Validate(GoodSpec()).ok()); }
 TEST_CASE("a refusal names the field, the value and the rule") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.outer.momentum = 1.5; }) ==
           "outer.momentum = 1.5: must be at least 0 and below 1");
+  REQUIRE(MessageAfter([](JobSpec& s) { s.inner.ema = 1; }) ==
+          "inner.ema = 1: must be at least 0 and below 1");
   REQUIRE(MessageAfter([](JobSpec& s) { s.model.heads = 5; }) ==
           "model.hidden = 64: must be a multiple of model.heads = 5");
   REQUIRE(MessageAfter([](JobSpec& s) { s.data.path.clear(); }) ==
@@ -43,6 +45,17 @@ TEST_CASE("a refusal names the field, the value and the rule") {
           }).find("schedule.train_tokens = 0: must be between 256 and") == 0);
   REQUIRE(MessageAfter([](JobSpec& s) { s.name = "Tiny Model"; }).find("name = \"Tiny Model\"") ==
           0);
+}
+
+TEST_CASE("a_batch_ramp_begins_at_0_and_rises_in_tokens_within_the_batch") {
+  const auto with_ramp = [](std::vector<BatchStage> ramp) {
+    return MessageAfter([&](JobSpec& s) { s.inner.batch_ramp = std::move(ramp); });
+  };
+  CHECK(with_ramp({{0, 2}, {1000, 8}}) == "");
+  CHECK(with_ramp({{10, 2}}) == "inner.batch_ramp.tokens = 10: must be between 0 and 0");
+  CHECK(with_ramp({{0, 2}, {5, 4}, {5, 8}}).find("inner.batch_ramp.tokens = 5: must be ") == 0);
+  CHECK(with_ramp({{0, 0}}).find("inner.batch_ramp.sequences = 0: must be ") == 0);
+  CHECK(with_ramp({{0, 9}}) == "inner.batch_ramp.sequences = 9: must be between 1 and 8");
 }
 
 TEST_CASE("a_warm_up_and_a_decay_fit_into_the_job") {

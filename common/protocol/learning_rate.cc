@@ -63,4 +63,12 @@ double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens
   return highest - (highest - last) * Fallen(shape, share);
 }
 
+int64_t BatchSequences(const InnerSpec& inner, int64_t tokens) {
+  int64_t sequences = inner.batch_sequences;
+  for (const BatchStage& stage : inner.batch_ramp) {
+    if (stage.tokens <= tokens) sequences = stage.sequences;
+  }
+  return sequences;
+}
+
 }  // namespace atl

@@ -1,4 +1,4 @@
-// The inner learning rate as a function of the job's progress, the same on every island.
+// The inner learning rate and batch as functions of the job's progress, the same on every island.
 
 #ifndef ATOLL_COMMON_PROTOCOL_LEARNING_RATE_H_
 #define ATOLL_COMMON_PROTOCOL_LEARNING_RATE_H_
@@ -16,6 +16,11 @@ namespace atl {
 // `islands` that train count where learning_rate_scaling says so. Sources of wsd and its shapes:
 // MiniCPM (2404.06395), Haegele et al. (2405.18392).
 double LearningRate(const InnerSpec& inner, int64_t train_tokens, int64_t tokens, int64_t islands);
+
+// Returns the sequences of an island's step from a version of so many committed tokens: those of
+// the newest stage of inner.batch_ramp, else inner.batch_sequences. All steps from one version have
+// equally many, so that a step that is replayed has those that it had.
+int64_t BatchSequences(const InnerSpec& inner, int64_t tokens);
 
 }  // namespace atl
 

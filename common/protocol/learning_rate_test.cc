@@ -92,5 +92,16 @@ TEST_CASE("scaled_learning_rate_grows_with_islands_up_to_twice") {
   CHECK(LearningRate(inner, 1000000, 1, 64) == Approx(2.0));
 }
 
+TEST_CASE("A step has the sequences of the newest stage of the ramp, or those of the job") {
+  InnerSpec inner;
+  inner.batch_sequences = 32;
+  CHECK(BatchSequences(inner, 0) == 32);
+  inner.batch_ramp = {{0, 4}, {100, 16}, {250, 32}};
+  CHECK(BatchSequences(inner, 0) == 4);
+  CHECK(BatchSequences(inner, 99) == 4);
+  CHECK(BatchSequences(inner, 100) == 16);
+  CHECK(BatchSequences(inner, 5000) == 32);
+}
+
 }  // namespace
 }  // namespace atl

@@ -5,6 +5,12 @@
 namespace atl {
 namespace {
 
+JobSpec Job(OuterSpec outer) {
+  JobSpec spec;
+  spec.outer = std::move(outer);
+  return spec;
+}
+
 OuterSpec With(const std::string& optimizer, const std::string& merge = "mean",
                const std::string& parameters = "") {
   OuterSpec spec;
@@ -20,7 +26,7 @@ TEST_CASE("every_optimizer_has_slots_that_fit_and_defaults_in_range") {
     CHECK(info.slots.size() <= kMaxOuterSlots);
     CHECK(info.reference < static_cast<int>(info.slots.size()));
     CHECK(ValidateOuterChoice(With(info.name)).ok());
-    CHECK(ServerBytesPerElement(With(info.name)) == 4 + 4 * std::ssize(info.slots));
+    CHECK(ServerBytesPerElement(Job(With(info.name))) == 4 + 4 * std::ssize(info.slots));
     for (const OuterParameter& p : info.parameters) {
       CHECK(p.low <= p.default_value);
       CHECK(p.default_value <= p.high);
@@ -55,6 +61,22 @@ TEST_CASE("rounds_of_single_pushes_do_not_wait_for_all") {
   CHECK_FALSE(HasSinglePushRounds(With("nesterov")));
 }
 
+TEST_CASE("a_moving_average_is_one_slot_more_between_the_optimizers_and_what_is_served") {
+  for (const OuterOptimizerInfo& info : OuterOptimizers()) {
+    INFO(info.name);
+    JobSpec spec = Job(With(info.name));
+    spec.outer.pull_encoding = Encoding::kInt8;
+    const int64_t before = ServerBytesPerElement(spec);
+    spec.inner.ema = 0.999;
+    std::vector<std::string> slots = info.slots;
+    slots.insert(slots.end(), {kAverageSlot, kServedSlot});
+    CHECK(ListServerSlots(spec) == slots);
+    CHECK(slots[AverageSlotIndex(spec)] == kAverageSlot);
+    CHECK(slots.size() <= kMaxOuterSlots);
+    CHECK(ServerBytesPerElement(spec) == before + 4);
+  }
+}
+
 TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
   for (const OuterOptimizerInfo& info : OuterOptimizers()) {
     INFO(info.name);
@@ -63,11 +85,15 @@ TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
     REQUIRE(ValidateOuterChoice(spec).ok());
     std::vector<std::string> slots = info.slots;
     slots.insert(slots.end(), {kBaseSlot, kContributedSlot});
-    CHECK(ListServerSlots(spec) == slots);
+    JobSpec site = Job(spec);
+    site.inner.ema = 0.9;  // of the job above alone
+    CHECK(ListServerSlots(site) == slots);
     CHECK(slots.size() <= kMaxOuterSlots);
-    CHECK(ServerBytesPerElement(spec) == 4 + 4 * std::ssize(slots));
-    CHECK(ServerPeakBytesPerElement(spec) == ServerBytesPerElement(spec) + 8);
-    CHECK(ServerPeakBytesPerElement(With(info.name)) == ServerBytesPerElement(With(info.name)) + 4);
+    const int64_t bytes = 4 + 4 * std::ssize(slots);
+    CHECK(ServerBytesPerElement(site) == bytes);
+    CHECK(ServerPeakBytesPerElement(site) == bytes + 8);
+    const JobSpec plain = Job(With(info.name));
+    CHECK(ServerPeakBytesPerElement(plain) == ServerBytesPerElement(plain) + 4);
     spec.pull_encoding = Encoding::kInt8;
     CHECK_FALSE(ValidateOuterChoice(spec).ok());
     spec.pull_encoding = Encoding::kFloat32;

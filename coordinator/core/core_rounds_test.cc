@@ -41,6 +41,17 @@ TEST_CASE("wait_for_all waits for every island, but not for an evicted one") {
   CHECK(w.Job().round.phase == "collecting");
 }
 
+TEST_CASE("a round keeps of the moving average its decay to the power of the islands mean steps") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "wait-for-all no-balance ema=0.5");
+  for (const char* worker : {"a", "b"}) {
+    w.Do(absl::StrCat("worker ", worker, " leases wanted=4"));
+    w.Do(absl::StrCat("worker ", worker, " pushes steps=", *worker == 'a' ? 3 : 1));
+    w.Do(absl::StrCat("worker ", worker, " stages"));
+  }
+  CHECK(HasText(w.Do("servers answer"), "keeps 0.2500 of the average"));
+}
+
 TEST_CASE("a push that claims what was not leased restarts its island") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "");

@@ -130,7 +130,7 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
     return false;
   }
   auto placement =
-      PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec().outer),
+      PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec()),
                   job.spec().outer.shard_copies);
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());

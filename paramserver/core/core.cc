@@ -205,9 +205,9 @@ absl::Status ServerCore::RoomFor(const AssignShards& assignment) const {
   // Parameters that it holds already need no more room: other jobs may have come since.
   const JobDriver* held = server_.Find(assignment.job);
   if (held != nullptr && parameters <= held->state().parameter_bytes()) return absl::OkStatus();
-  const OuterSpec& outer = assignment.definition.spec.outer;
-  const int64_t elements = parameters / ServerBytesPerElement(outer);
-  const int64_t staged = elements * ServerPeakBytesPerElement(outer) - parameters;
+  const JobSpec& spec = assignment.definition.spec;
+  const int64_t elements = parameters / ServerBytesPerElement(spec);
+  const int64_t staged = elements * ServerPeakBytesPerElement(spec) - parameters;
   const int64_t memory_bytes = server_.options.memory_bytes;
   if (parameters <= memory_bytes - others - staged) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -16,6 +16,7 @@ constexpr size_t kMaxWaiting = 16;  // requests that wait for the same push to b
 
 std::shared_ptr<SharedTensor> GetPullTensor(const JobState& state, const PullArrived& event) {
   if (event.slot > 0) return state.Slot(event.shard, static_cast<size_t>(event.slot - 1));
+  if (event.slot == kPullAverage) return state.Average(event.shard);
   return event.slot == kPullTheta ? state.Theta(event.shard) : state.Served(event.shard);
 }
 

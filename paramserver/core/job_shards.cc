@@ -133,6 +133,7 @@ void JobState::ChangeShards(const std::vector<OwnedShard>& shards) {
         const std::span<const float> theta = shard.theta->values();
         std::copy(theta.begin(), theta.end(), shard.slots.back()->writable().begin());
       }
+      if (incoming->second.fill) StepAverage(shard, /*keep=*/0);
       DropIncoming(info.shard);
     }
     shard.info = info;

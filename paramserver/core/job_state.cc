@@ -1,6 +1,7 @@
 #include "paramserver/core/job_state.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -26,7 +27,7 @@ static_assert(kMaxContributions + 1 == kMaxDeltas);  // and a slot
 int64_t JobState::ParameterBytes(const AssignShards& assignment) {
   int64_t elements = 0;
   for (const OwnedShard& shard : assignment.shards) elements += shard.elements;
-  return ServerBytesPerElement(assignment.definition.spec.outer) * elements;
+  return ServerBytesPerElement(assignment.definition.spec) * elements;
 }
 
 JobState::JobState(JobId job, ThreadPool* pool)
@@ -45,14 +46,17 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   if (snapshot.shards.size() != state->shards_.size()) {
     return absl::DataLossError("the snapshot does not hold the shards of its assignment");
   }
-  const size_t slots = snapshot.version == kNoVersion || snapshot.ended ? 0 : state->slots();
-  if (snapshot.slots != ListServerSlots(snapshot.assignment.definition.spec.outer)) {
+  const JobSpec& spec = snapshot.assignment.definition.spec;
+  const size_t kept = snapshot.ended ? KeepsAverage(spec) : state->slots();
+  const size_t slots = snapshot.version == kNoVersion ? 0 : kept;
+  if (snapshot.slots != ListServerSlots(spec)) {
     return absl::DataLossError("the snapshot does not hold its outer optimizer's slots");
   }
   if (snapshot.exchange != SiteExchange() &&
       (!state->IsOfSite() || snapshot.version == kNoVersion)) {
     return absl::DataLossError("the snapshot has an exchange, and its job takes part in none");
   }
+  if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   for (const ShardSnapshot& from : snapshot.shards) {
     const auto found = state->shards_.find(from.shard.shard);
     if (found == state->shards_.end() || found->second.info != from.shard ||
@@ -67,7 +71,6 @@ absl::StatusOr<std::unique_ptr<JobState>> JobState::FromSnapshot(const Snapshot&
   state->newest_ = snapshot.newest;
   state->exchange_ = snapshot.exchange;
   state->ledger_.Restore(snapshot.fences, snapshot.decided);
-  if (snapshot.ended) state->ApplyRecord(0, EndedRecord{});
   return state;
 }
 
@@ -81,17 +84,17 @@ void JobState::Apply(LogSequence sequence, const LogRecord& record) {
 
 void JobState::ApplyRecord(LogSequence, const AssignedRecord& record) {
   epoch_ = std::max(epoch_, record.epoch);
-  const OuterSpec& outer = record.assignment.definition.spec.outer;
-  optimizer_ = MakeOuterOptimizer(outer);
-  slots_ = ListServerSlots(outer).size();
-  pull_encoding_ = outer.pull_encoding;
-  if (!assigned_ || assignment_.shards != record.assignment.shards) {
-    ChangeShards(record.assignment.shards);
-    ChangeLedger(HeldShards{record.assignment.shards});
-    parameter_bytes_ = ParameterBytes(record.assignment);
-  }
+  const JobSpec& spec = record.assignment.definition.spec;
+  optimizer_ = MakeOuterOptimizer(spec.outer);
+  slots_ = ListServerSlots(spec).size();
+  pull_encoding_ = spec.outer.pull_encoding;
+  const bool changes = !assigned_ || assignment_.shards != record.assignment.shards;
   assignment_ = record.assignment;
   assigned_ = true;
+  if (!changes) return;
+  ChangeShards(record.assignment.shards);
+  ChangeLedger(HeldShards{record.assignment.shards});
+  parameter_bytes_ = ParameterBytes(record.assignment);
 }
 
 void JobState::ApplyRecord(LogSequence, const FencedRecord& record) { ChangeLedger(record); }
@@ -160,6 +163,7 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
       StepShard(next->second, record);
     }
     ExchangeShard(next->second, record);
+    StepAverage(next->second, record.version == 0 ? 0 : record.step.average_keep);
     StepServed(next->second);
     elements -= tensors * next->second.info.elements;
   }
@@ -191,8 +195,11 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
   while (!staged_.empty()) Decide(ContributionId(staged_.begin()->first.first));
   for (auto& [id, shard] : shards_) {
     // The islands' parameters are what was validated; nothing follows that needs the difference.
-    if (serves_apart() && !shard.slots.empty()) shard.theta = shard.slots.back();
+    if (shard.slots.empty()) continue;
+    if (serves_apart()) shard.theta = shard.slots.back();
+    const auto average = keeps_average() ? GetAverage(shard) : nullptr;
     shard.slots.clear();
+    if (average != nullptr) shard.slots.push_back(average);
     shard.step.reset();
   }
   DropAllIncoming();
@@ -298,6 +305,18 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
                    *pool_);
 }
 
+// average <- keep average + (1 - keep) theta.
+void JobState::StepAverage(Shard& shard, double keep) {
+  if (!keeps_average()) return;
+  MakeWritable(GetAverage(shard));
+  const std::span<float> average = GetAverage(shard)->writable();
+  const int64_t size = shard.theta->elements();
+  const std::array difference{
+      WeightedDelta{{average.data(), Encoding::kFloat32, size}, 1},
+      WeightedDelta{{shard.theta->values().data(), Encoding::kFloat32, size}, -1}};
+  OuterSgd(average, difference, static_cast<float>(1 - keep), *pool_);
+}
+
 // theta has advanced: the islands' copy follows by a quantised step. The rounding error stays in
 // the difference and goes into the next step. Initial weights and running statistics are served
 // unchanged.
@@ -344,7 +363,7 @@ std::shared_ptr<const Snapshot> JobState::TakeSnapshot(LogSequence last_sequence
   snapshot->fences = ledger_.Fences();
   snapshot->decided = ledger_.Decided();
   snapshot->staged = Staged();
-  if (assigned_) snapshot->slots = ListServerSlots(assignment_.definition.spec.outer);
+  if (assigned_) snapshot->slots = ListServerSlots(assignment_.definition.spec);
   for (const auto& [key, staged] : staged_) {
     snapshot->replay_from = std::min(snapshot->replay_from, staged.first);
   }
@@ -383,8 +402,16 @@ std::shared_ptr<const std::vector<float>> JobState::EncodedStep(ShardId shard) c
 
 std::shared_ptr<SharedTensor> JobState::Slot(ShardId shard, size_t slot) const {
   const auto found = shards_.find(shard);
-  return found == shards_.end() || slot >= found->second.slots.size() ? nullptr
-                                                                      : found->second.slots[slot];
+  return found == shards_.end() || ended_ || slot >= found->second.slots.size()
+             ? nullptr
+             : found->second.slots[slot];
+}
+
+std::shared_ptr<SharedTensor> JobState::Average(ShardId shard) const {
+  if (!ended_) return keeps_average() ? Slot(shard, average_slot()) : nullptr;
+  const auto found = shards_.find(shard);
+  return found == shards_.end() || found->second.slots.empty() ? nullptr
+                                                               : found->second.slots.front();
 }
 
 int64_t JobState::stale_bytes() const {

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/element_ranges.h"
+#include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_limit.h"
 #include "common/thread_pool.h"
 #include "paramserver/core/outer_optimizer.h"
@@ -87,6 +88,9 @@ class JobState {
   std::shared_ptr<SharedTensor> Slot(ShardId shard, size_t slot) const;
   // The parameters as islands hold them. Null as Theta.
   std::shared_ptr<SharedTensor> Served(ShardId shard) const;
+  // The moving average of the parameters, also when the job has ended. Null as Theta, and where
+  // none is kept.
+  std::shared_ptr<SharedTensor> Average(ShardId shard) const;
   // Returns the step from the parameters of the version before to those of version(), encoded, in
   // words as in PullRequest. Null where pulls are not quantised, and until this server has made a
   // round.
@@ -153,10 +157,12 @@ class JobState {
   std::optional<StagedPush> FindPush(const PushId& id) const;
   int64_t staged_bytes() const { return staged_bytes_; }
   // Returns the bytes of parameters and slots, and of what has arrived; an ended job keeps no
-  // slots.
+  // slots but the average.
   int64_t parameter_bytes() const {
     const auto tensors = static_cast<int64_t>(1 + slots_);
-    return (ended_ ? parameter_bytes_ / tensors : parameter_bytes_) + incoming_bytes_ + base_bytes_;
+    const int64_t kept = keeps_average() ? 2 : 1;
+    return (ended_ ? parameter_bytes_ / tensors * kept : parameter_bytes_) + incoming_bytes_ +
+           base_bytes_;
   }
   // Returns the bytes of tensors that have been replaced by newer ones and are still leased.
   int64_t stale_bytes() const;
@@ -229,6 +235,12 @@ class JobState {
   void AdoptBase(Shard& shard, Version version);
   std::shared_ptr<SharedTensor>& GetBase(Shard& shard) const { return shard.slots[slots_ - 2]; }
   std::shared_ptr<SharedTensor>& GetContributed(Shard& shard) const { return shard.slots.back(); }
+  bool keeps_average() const { return KeepsAverage(assignment_.definition.spec); }
+  size_t average_slot() const { return AverageSlotIndex(assignment_.definition.spec); }
+  // REQUIRES: keeps_average(), not ended.
+  std::shared_ptr<SharedTensor>& GetAverage(Shard& shard) const {
+    return shard.slots[average_slot()];
+  }
 
   // Null unless all of the shard is staged.
   const StagedShard* FindStaged(const ContributionId& contribution, ShardId shard) const;
@@ -241,6 +253,7 @@ class JobState {
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
   void StepShard(Shard& shard, const CommittedRecord& round);
+  void StepAverage(Shard& shard, double keep);
   void StepServed(Shard& shard);
   bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;

@@ -66,7 +66,7 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   if (record.assignment.definition.spec.outer.fragments < 1) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", job_, " in no fragments"));
   }
-  const size_t slots = ListServerSlots(record.assignment.definition.spec.outer).size();
+  const size_t slots = ListServerSlots(record.assignment.definition.spec).size();
   const OuterSpec& now = assignment_.definition.spec.outer;
   const OuterSpec& next = record.assignment.definition.spec.outer;
   const bool others =
@@ -175,6 +175,9 @@ absl::Status JobState::CheckStep(const CommittedRecord& record) const {
         absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
+  if (!(record.step.average_keep >= 0 && record.step.average_keep <= 1)) {
+    return bad("it keeps ", record.step.average_keep, " of the moving average");
+  }
   std::set<int32_t> layers;
   for (const LayerStep& layer : record.step.layers) {
     const bool finite = std::all_of(layer.weights.begin(), layer.weights.end(), [](double weight) {

@@ -1,8 +1,10 @@
 // Shards that move from one server to another, and shards that an island fills.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
 
+#include "common/net/tensor/tensor_types.h"
 #include "common/protocol/outer_optimizer.h"
 #include "paramserver/core/testing/server_fixture.h"
 
@@ -51,11 +53,18 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   ServerFixture stays, giver, receiver;
   OuterSpec outer;
   outer.optimizer = GENERATE("sgd", "nesterov", "delayed_nesterov");
-  for (ServerFixture* fixture : {&stays, &giver, &receiver}) fixture->outer = outer;
+  JobSpec spec;
+  spec.outer = outer;
+  spec.inner.ema = GENERATE(0.0, 0.9);
+  for (ServerFixture* fixture : {&stays, &giver, &receiver}) {
+    fixture->outer = outer;
+    fixture->ema = spec.inner.ema;
+    fixture->average_keep = 0.5;
+  }
   TrainTwoVersions(stays);
   TrainTwoVersions(giver);
   ReceiveShards receive = Receive();
-  receive.slots = static_cast<int32_t>(ListServerSlots(outer).size());
+  receive.slots = static_cast<int32_t>(ListServerSlots(spec).size());
   receiver.DeliverMessage(receive);
   Deliver(giver, receiver);
   REQUIRE(receiver.TakeSent<ShardsReceived>().empty());  // nothing is durable yet
@@ -68,7 +77,7 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   for (ServerFixture* fixture : {&giver, &receiver}) {
     AssignShards assignment =
         fixture == &receiver ? MakeAssignment({kMoved}) : MakeAssignment({{0, 0, 4}, {2, 1, 3}});
-    assignment.definition.spec.outer = outer;
+    assignment.definition.spec = spec;
     fixture->DeliverMessage(assignment);
     fixture->Sync();
   }
@@ -83,6 +92,14 @@ TEST_CASE("a_moved_shard_steps_as_if_it_had_stayed") {
   }
   REQUIRE(receiver.version() == 2);
   REQUIRE(receiver.Theta(kMoved.shard) == stays.Theta(kMoved.shard));  // all slots came along
+  for (ServerFixture* fixture : {&stays, &receiver}) {
+    fixture->Do(PullArrived{kJob, 2, kMoved.shard, 77, 0, 0, kPullAverage});
+    REQUIRE(fixture->replies.contains(77) == (spec.inner.ema > 0));
+  }
+  if (spec.inner.ema > 0) {
+    REQUIRE_FALSE(std::ranges::equal(stays.replies.at(77).values, stays.Theta(kMoved.shard)));
+    REQUIRE(std::ranges::equal(stays.replies.at(77).values, receiver.replies.at(77).values));
+  }
 }
 
 TEST_CASE("a_filled_shard_has_its_parameters_and_no_momentum") {

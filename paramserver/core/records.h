@@ -60,7 +60,7 @@ struct SiteExchange {
 struct ShardSnapshot {
   OwnedShard shard;
   std::shared_ptr<const TensorLease> theta;  // null in version kNoVersion
-  // Slots of the outer optimizer; empty without theta, and when the job has ended.
+  // Slots as ListServerSlots; empty without theta. Of an ended job its moving average alone.
   std::vector<std::shared_ptr<const TensorLease>> slots = {};
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "paramserver/core/job_state.h"
 #include "paramserver/storage/codec.h"
@@ -83,7 +84,8 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Parse(ByteSpan bytes) {
   size_t next = 0;
   for (ShardSnapshot& shard : snapshot->shards) {
     if (snapshot->version == kNoVersion) continue;
-    const size_t slots = snapshot->ended ? 0 : snapshot->slots.size();
+    const JobSpec& spec = snapshot->assignment.definition.spec;
+    const size_t slots = snapshot->ended ? KeepsAverage(spec) : snapshot->slots.size();
     for (size_t i = 0; i <= slots; ++i) {
       if (next >= decoded.checksums.size()) return absl::DataLossError("a checksum is missing");
       const std::string what = absl::StrCat(i == 0 ? "parameters" : snapshot->slots[i - 1],

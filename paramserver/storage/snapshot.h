@@ -2,7 +2,7 @@
 //
 //   file = "ATOLLSNP", u32 format, u32 0, u64 head bytes, u64 file bytes, u64 checksum of the head,
 //          u64 checksum of these; the head (codec.h); then of each shard in order the parameters
-//          and, while the job runs, its slots, as fp32
+//          and its slots, of an ended job its moving average alone, as fp32
 //
 // Two stay: when the newest turns out to be damaged, the one before it and the log since then give
 // the same state. While one is written only the newest before it does, so that the disk never has

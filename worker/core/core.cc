@@ -444,9 +444,9 @@ int64_t WorkerCore::Impl::round_steps() const {
       1);
 }
 
-int64_t WorkerCore::Impl::round_sequences() const {
-  return round_steps() * spec().inner.batch_sequences;
-}
+int64_t WorkerCore::Impl::batch() const { return BatchSequences(spec().inner, tokens_at_base_); }
+
+int64_t WorkerCore::Impl::round_sequences() const { return round_steps() * batch(); }
 
 ContributionId WorkerCore::Impl::NextContribution() const {
   const Incarnation author = order_->author != 0 ? order_->author : identity_.incarnation;

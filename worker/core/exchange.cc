@@ -42,8 +42,7 @@ void WorkerCore::Impl::PlanLeases() {
   }
   const int64_t ahead = kLeasedRoundsAhead * round_sequences();
   if (leased_.ranges.size() >= ahead || !Due(leased_.request_at)) return;
-  const int64_t portion =
-      std::max((round_sequences() + 1) / 2, kLeasedSteps * spec().inner.batch_sequences);
+  const int64_t portion = std::max((round_sequences() + 1) / 2, kLeasedSteps * batch());
   Emit(Send{LeaseRequest{order_->job, order_->island, order_->generation, leased_.request,
                          ahead + portion - leased_.ranges.size()}});
   leased_.request_at = now_ + kRetryInterval;

@@ -180,6 +180,7 @@ class WorkerCore::Impl {
   // True when `at` has come; otherwise schedules a Tick then.
   bool Due(Instant at);
   const JobSpec& spec() const { return order_->spec; }
+  int64_t batch() const;            // sequences of a step from base_version_
   int64_t round_sequences() const;  // of one round
   int64_t round_steps() const;
   ContributionId NextContribution() const;

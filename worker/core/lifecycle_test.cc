@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/protocol/learning_rate.h"
+#include "worker/core/leases.h"
 #include "worker/core/testing/fixture.h"
 
 namespace atl::worker {
@@ -409,6 +410,16 @@ TEST_CASE("The learning rate counts all islands' tokens, and one island's as the
   const InnerSpec& inner = fixture.order.spec.inner;
   CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 20, 1));
   CHECK(fixture.Trains().learning_rate == LearningRate(inner, 100000, 1000 + 3 * 40, 1));
+}
+
+TEST_CASE("Steps from a version have the sequences of the ramp at its tokens") {
+  Fixture fixture;
+  fixture.order.spec.inner.batch_ramp = {{0, 1}, {1000, 2}};
+  fixture.order.tokens_committed = GENERATE(999, 1000);
+  fixture.Starts();
+  for (int step = 0; step < 3; ++step) {
+    CHECK(Sequences(fixture.Trains().ranges) == (fixture.order.tokens_committed < 1000 ? 1 : 2));
+  }
 }
 
 TEST_CASE("only_ForgetJob_deletes_saved_states_and_the_hello_lists_what_is_held") {

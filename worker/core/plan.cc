@@ -331,14 +331,13 @@ void WorkerCore::Impl::StartStep() {
                              " was rejected");
     return;
   }
-  const int64_t batch = spec().inner.batch_sequences;
-  if (leased_.ranges.size() < batch && !(leased_.exhausted && leased_.ranges.size() > 0)) {
+  if (leased_.ranges.size() < batch() && !(leased_.exhausted && leased_.ranges.size() > 0)) {
     activity_ = leased_.exhausted ? "all data is leased out: waiting for the others, or for more"
                 : !session_.welcomed() ? "waiting for the coordinator: all leased data is used"
                                        : "waiting for a lease of data";
     return;
   }
-  stepping_ = leased_.ranges.Take(batch);
+  stepping_ = leased_.ranges.Take(batch());
   const int64_t own = local_.tokens + (in_flight_ ? in_flight_->work.tokens : 0) +
                       Sequences(stepping_) * spec().data.sequence_length;
   const int64_t islands = std::max<int64_t>(order_->active_islands, 1);

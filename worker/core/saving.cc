@@ -170,8 +170,7 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   local_ = Work();
   local_.consumed = about.consumed;
   const int64_t sequences = Sequences(local_.consumed);
-  const int64_t batch = spec().inner.batch_sequences;
-  local_.steps = (sequences + batch - 1) / batch;
+  local_.steps = (sequences + batch() - 1) / batch();
   local_.tokens = sequences * spec().data.sequence_length;
   local_.skipped = about.skipped;
   local_.masked_tokens =

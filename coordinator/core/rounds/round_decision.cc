@@ -191,6 +191,22 @@ MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& de
   return merged;
 }
 
+// The moving average of the parameters decays in each step of all islands (outer_optimizer.h). With
+// fragments a layer has as many steps in a round as all fragments have pushes.
+double ComputeAverageKeep(const Job& job, const DecisionRecord& decision,
+                          const RoundDecision& result) {
+  if (!KeepsAverage(job.spec())) return RoundStep().average_keep;
+  double steps = 0;
+  for (size_t i = 0; i < decision.participants.size(); ++i) {
+    if (!result.verdicts[i].penalty.accepted) continue;
+    steps += static_cast<double>(decision.participants[i].inner_steps);
+  }
+  const int64_t fragments = job.spec().outer.fragments;
+  const int64_t islands = std::max<int64_t>(1, ActiveIslands(job));
+  return std::pow(job.spec().inner.ema,
+                  steps * static_cast<double>(fragments) / static_cast<double>(islands));
+}
+
 bool IsGainInRange(double gain) { return gain == 0 || (gain >= kLeastGain && gain <= kMostGain); }
 
 // Said when it begins, not in every round.
@@ -328,6 +344,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   merged.weights.resize(candidates.size(), 0);
   if (!result.is_void) merged = Merge(job, rounds, decision, result, layers, collecting.version);
   if (!result.is_void && !IsFinite(merged)) merged = FallBackToMean(job, result);
+  merged.step.average_keep = ComputeAverageKeep(job, decision, result);
   TakeMerged(merged, decision);
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;

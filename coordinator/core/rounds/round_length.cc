@@ -9,6 +9,7 @@
 #include "common/number_text.h"
 #include "common/plural.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/learning_rate.h"
 #include "common/protocol/round_length.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/rounds/validation.h"
@@ -90,7 +91,8 @@ std::string BytesText(const Job& job) {
 }  // namespace
 
 double CountStepTokens(const Job& job) {
-  return static_cast<double>(job.spec().inner.batch_sequences) *
+  return static_cast<double>(
+             BatchSequences(job.spec().inner, job.rounds.progress.tokens_committed)) *
          static_cast<double>(job.spec().data.sequence_length);
 }
 

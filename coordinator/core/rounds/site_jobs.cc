@@ -70,8 +70,7 @@ JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
 
 // On the site's own servers.
 absl::StatusOr<std::vector<ShardDescriptor>> PlaceAt(const State& s, const Job& above,
-                                                     const std::string& site,
-                                                     const OuterSpec& outer) {
+                                                     const std::string& site, const JobSpec& spec) {
   const std::vector<PlacementServer> servers =
       ListServers(s, {}, [&](const Server& server) { return MaySetUp(server, site); });
   std::vector<ShardDescriptor> shards = above.record.shards;
@@ -79,7 +78,7 @@ absl::StatusOr<std::vector<ShardDescriptor>> PlaceAt(const State& s, const Job& 
     shard.filled_at = kNoVersion;
     shard.filled_age = 0;
   }
-  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(outer));
+  return PlaceShards(std::move(shards), servers, ServerPeakBytesPerElement(spec));
 }
 
 JobId FreeSiteId(const State& s, const Job& above, const std::string& site) {
@@ -122,7 +121,7 @@ void FreeWorkers(State& s, const std::vector<NodeId>& workers, const Job& above)
 
 bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   const JobSpec spec = MakeSiteSpec(above, site);
-  auto placement = PlaceAt(s, above, site, spec.outer);
+  auto placement = PlaceAt(s, above, site, spec);
   SiteAttempt& attempt = above.site_attempts[site];
   attempt.not_before = s.now + kSiteJobRetry;
   const std::string trouble(placement.status().message());

@@ -20,7 +20,7 @@ constexpr int kDecisionsReported = 64;
 // Describes what makes up `version`, for a server that has nothing of the job.
 void DescribeVersion(const Job& job, ReceiveShards& message) {
   message.newest = {job.id(), message.version, {}, {}};
-  message.slots = static_cast<int32_t>(ListServerSlots(job.spec().outer).size());
+  message.slots = static_cast<int32_t>(ListServerSlots(job.spec()).size());
   int reported = 0;
   for (auto d = job.rounds.decisions.rbegin();
        d != job.rounds.decisions.rend() && reported < kDecisionsReported; ++d, ++reported) {

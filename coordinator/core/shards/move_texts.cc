@@ -63,7 +63,7 @@ std::string PlacementText(const State& s, const Job& job) {
   ForEachHolder(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
     Held& what = held[replica.server];
     ++(replica.role == ReplicaRole::kActive ? what.shards : what.copies);
-    what.bytes += shard.elements * ServerBytesPerElement(job.spec().outer);
+    what.bytes += shard.elements * ServerBytesPerElement(job.spec());
   });
   const std::vector<const Worker*> leaders = ListIslandLeaders(s, job);
   std::string text;

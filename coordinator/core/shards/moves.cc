@@ -85,7 +85,7 @@ bool PlanMoves(State& s, Job& job) {
                         });
   MovePlan plan =
       PlanShardMoves(job.record.shards, job.spec().outer.shard_copies, ServersFor(s, job),
-                     ServerPeakBytesPerElement(job.spec().outer), balanced);
+                     ServerPeakBytesPerElement(job.spec()), balanced);
   job.moving.trouble = plan.trouble;
   if (plan.moves.empty()) return false;
   if (plan.balances) job.moving.balanced_at = s.now;
@@ -283,7 +283,7 @@ bool HoldsOldShards(const State& s, const Job& job, const NodeId& server) {
 int64_t CountBytes(const Job& job, const std::vector<ReplicaId>& replicas) {
   int64_t elements = 0;
   for (const ReplicaId& id : replicas) elements += job.shard(id.shard).elements;
-  return elements * ServerBytesPerElement(job.spec().outer);
+  return elements * ServerBytesPerElement(job.spec());
 }
 
 bool IsReceived(const Job& job, const ReplicaId& replica) {

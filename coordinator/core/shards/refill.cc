@@ -125,7 +125,7 @@ std::vector<PlacementServer> FillTargets(const State& s, const Job& job, const N
   for (PlacementServer& target : servers) {
     if (target.name != server) continue;
     for (const ShardDescriptor* shard : lost) {
-      target.free_bytes += shard->elements * ServerBytesPerElement(job.spec().outer);
+      target.free_bytes += shard->elements * ServerBytesPerElement(job.spec());
     }
   }
   return servers;
@@ -233,7 +233,7 @@ absl::Status RefillShards(State& s, Job& job, const NodeId& server) {
   std::vector<ShardDescriptor> copies;
   for (const ShardDescriptor* shard : lost) copies.push_back(*shard);
   const auto placed = PlaceShards(std::move(copies), FillTargets(s, job, server, lost),
-                                  ServerPeakBytesPerElement(job.spec().outer));
+                                  ServerPeakBytesPerElement(job.spec()));
   if (!placed.ok()) {
     return refuse(placed.status().message(), "; start server ", server,
                   " with an empty folder, or another one");

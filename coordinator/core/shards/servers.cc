@@ -128,7 +128,7 @@ void RequestDescriptions(State& s, Job& job) {
 
 // By server that has a part in the job, with what is to move there.
 std::map<NodeId, int64_t> CountBytesHeld(const Job& job) {
-  const int64_t bytes = ServerBytesPerElement(job.spec().outer);
+  const int64_t bytes = ServerBytesPerElement(job.spec());
   std::map<NodeId, int64_t> held;
   for (const auto& [server, link] : job.rounds.links) held[server];
   ForEachReplica(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
@@ -416,10 +416,10 @@ int64_t FreeBytes(const State& s, const Server& server) {
     const auto held = holders.find(server.record.name);
     if (held == holders.end() || !held->second.described) continue;
     const AssignShards& assignment = held->second.described->assignment;
-    const OuterSpec& outer = assignment.definition.spec.outer;
-    if (!ValidateOuterChoice(outer).ok()) continue;
+    const JobSpec& spec = assignment.definition.spec;
+    if (!ValidateOuterChoice(spec.outer).ok()) continue;
     for (const OwnedShard& shard : assignment.shards) {
-      take(shard.elements * ServerBytesPerElement(outer));
+      take(shard.elements * ServerBytesPerElement(spec));
     }
   }
   return free;

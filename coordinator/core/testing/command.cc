@@ -127,6 +127,7 @@ JobSpec ParseJobSpec(const Command& command) {
   }
   spec.model.initial_job = command.Text("from");
   spec.inner.batch_sequences = command.Int("batch", 1);
+  spec.inner.ema = command.Real("ema", 0);
   spec.outer.optimizer = "nesterov";  // has state that moves with shards
   spec.outer.learning_rate = 0.7;
   spec.outer.momentum = 0.8;

@@ -124,6 +124,9 @@ struct Describer {
     if (!m.dropped.empty()) absl::StrAppend(&text, "; drop ", List(m.dropped));
     if (m.step.adopts != kNoVersion) absl::StrAppend(&text, "adopts ", m.step.adopts);
     if (m.step.contributes) absl::StrAppend(&text, "; contributes");
+    if (m.step.average_keep != 1) {
+      absl::StrAppendFormat(&text, "; keeps %.4f of the average", m.step.average_keep);
+    }
     return text;
   }
   std::string operator()(const DropContributions& m) const {

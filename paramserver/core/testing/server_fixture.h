@@ -62,13 +62,16 @@ class ServerFixture {
               int64_t snapshot_every = 0) {
     AssignShards assign{kJob, std::move(shards), 0.5, 0.9, snapshot_every};
     assign.definition.spec.outer = outer;
+    assign.definition.spec.inner.ema = ema;
     assign.definition.spec.model.initial_job = initial_job;
     assign.forwards = copies;
     DeliverMessage(std::move(assign));
   }
   void Commit(Version version, std::vector<RoundTerm> terms,
               std::vector<ContributionId> dropped = {}) {
-    DeliverMessage(CommitRound{kJob, version, std::move(terms), std::move(dropped)});
+    CommitRound commit{kJob, version, std::move(terms), std::move(dropped)};
+    commit.step.average_keep = average_keep;
+    DeliverMessage(std::move(commit));
   }
 
   // A round of what is pushed, applied when all of it is durable.
@@ -228,6 +231,8 @@ class ServerFixture {
   bool in_parts = false;                        // arithmetic waits for Turn(Tick{}), a part each
   OuterSpec outer = {.optimizer = "nesterov"};  // of the job that is assigned
   std::string initial_job;                      // model.initial_job of the next assignment
+  double ema = 0;                               // inner.ema of it
+  double average_keep = 1;                      // of the next rounds
   int64_t epoch = 1;
   ClusterId cluster;
   int64_t sequence = 0;
