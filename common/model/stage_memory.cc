@@ -12,7 +12,9 @@ constexpr int64_t kTokenBytes = 4;
 void AddImageStash(const ModelConfig& config, int64_t images, const ElementBytes& element,
                    std::vector<LayerFootprint>& all) {
   const std::vector<ImageLayer> layers = ImageLayers(config);
-  for (size_t l = 0; l < all.size(); ++l) {
+  const ImageStash head = MakeImageStash(layers.back(), images, element);
+  all.back().slice_bytes = head.forward_bytes + head.backward_bytes;
+  for (size_t l = 0; l + 1 < all.size(); ++l) {
     const ImageStash stash = MakeImageStash(layers[l], images, element);
     all[l].forward_stash_bytes = stash.forward_bytes;
     all[l].backward_stash_bytes = stash.backward_bytes;
@@ -30,21 +32,21 @@ void AddTransformerStash(const ModelConfig& config, const TensorPart& part, cons
     all[l].forward_stash_bytes = forward;
     all[l].backward_stash_bytes = backward;
   }
-  const HeadStash head = MakeHeadStash(config, shape, element);
-  all.back().forward_stash_bytes = head.forward_bytes;
-  all.back().backward_stash_bytes = head.backward_bytes;
+  const HeadStash head = MakeHeadStash(config, {1, LossRows(config, shape)}, element);
+  all.back().slice_bytes = head.forward_bytes + head.backward_bytes;
 }
 
 // Gradients of what the stage's layers hand on. Where W follows its B at once, three of one size
-// take turns.
+// take turns. What is handed to the head has its gradient in its place.
 int64_t GradientBytes(const std::vector<LayerFootprint>& model, const StageSpan& stage,
                       bool has_head, bool fused) {
   int64_t bytes = 0;
   const int end = stage.first_layer + stage.layers;
   for (int l = stage.first_layer; l < end; ++l) {
-    const bool is_head = has_head && l + 1 == end;
-    const bool reuses = fused && l + 3 < end && model[l].output_bytes == model[l + 2].output_bytes;
-    if (!is_head && !reuses) bytes += model[l].output_bytes;
+    const bool in_place = has_head && l + 2 >= end;
+    const bool reuses = fused && l + 3 < end && !(has_head && l + 4 == end) &&
+                        model[l].output_bytes == model[l + 2].output_bytes;
+    if (!in_place && !reuses) bytes += model[l].output_bytes;
   }
   return bytes;
 }
@@ -59,20 +61,23 @@ std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
   std::vector<LayerFootprint> all(layouts.size());
   for (size_t l = 0; l < all.size(); ++l) {
     const bool head = l + 1 == all.size();
-    const int64_t columns =
-        head ? part.vocab.size() : config.OutputColumns(static_cast<int64_t>(l));
     all[l].elements = layouts[l].size;
     all[l].parameter_bytes =
         layouts[l].size * (2 * element.state + copy) + layouts[l].frozen_size * element.compute;
     all[l].input_bytes = l > 0 ? all[l - 1].output_bytes
                                : shape.rows * config.InputNumbers(shape.seq_len) * kTokenBytes;
-    all[l].output_bytes = shape.tokens() * columns * element.compute;
+    if (head) continue;
+    all[l].output_bytes =
+        shape.tokens() * config.OutputColumns(static_cast<int64_t>(l)) * element.compute;
   }
   if (config.is_images()) {
     AddImageStash(config, shape.rows, element, all);
   } else {
     AddTransformerStash(config, part, shape, element, all);
   }
+  const int64_t rows = LossRows(config, shape);
+  all.back().slice_bytes +=
+      rows * part.vocab.size() * element.compute + all.back().input_bytes / shape.tokens() * rows;
   return all;
 }
 
@@ -85,7 +90,7 @@ int64_t ActivationBytes(const std::vector<LayerFootprint>& model, const StageSpa
   for (int l = stage.first_layer; l < end; ++l) {
     const LayerFootprint& layer = model[l];
     const bool recomputed = stage.recomputed.count(l) > 0 && l > 0 && l + 1 < layers;
-    if (l + 1 < end || has_head) forward += layer.output_bytes;
+    if (l + 1 < end) forward += layer.output_bytes;
     if (!recomputed) forward += layer.forward_stash_bytes;
     backward += layer.backward_stash_bytes + (recomputed ? layer.forward_stash_bytes : 0);
     most_backward = std::max(most_backward, layer.backward_stash_bytes);
@@ -97,8 +102,9 @@ int64_t ActivationBytes(const std::vector<LayerFootprint>& model, const StageSpa
   }
   const int64_t gradients = GradientBytes(model, stage, has_head, slots.fused);
   const int64_t each = slots.fused ? most_backward + gradients : backward + gradients;
-  return slots.forward * forward + (slots.fused ? 1 : slots.backward) * each + most_recomputed +
-         recomputed_output;
+  const int64_t slice = has_head ? model[end - 1].slice_bytes : 0;
+  return slice + slots.forward * forward + (slots.fused ? 1 : slots.backward) * each +
+         most_recomputed + recomputed_output;
 }
 
 int64_t TiedTableElements(const ModelConfig& config, const TensorPart& part) {

@@ -127,4 +127,12 @@ HeadStash MakeHeadStash(const ModelConfig& config, const BatchShape& shape,
   return s;
 }
 
+int64_t LossRows(const ModelConfig& config, const BatchShape& shape) {
+  constexpr int64_t kActivations = 8, kLeast = 16;
+  const int64_t n = shape.tokens();
+  if (config.is_images()) return n;
+  const int64_t rows = kActivations * n * config.d_model / config.vocab;
+  return std::min(n, std::max(kLeast, rows / kLeast * kLeast));
+}
+
 }  // namespace atl

@@ -111,6 +111,11 @@ struct HeadStash {
 HeadStash MakeHeadStash(const ModelConfig& config, const BatchShape& shape,
                         const ElementBytes& element);
 
+// Returns the rows of a micro-batch of which the loss head has logits at a time: they take at most
+// the memory of eight of the micro-batch's activations, or 16 rows. Fewer would make more passes
+// over the gradient of the head's matrix. Of images all: their norms are over all rows.
+int64_t LossRows(const ModelConfig& config, const BatchShape& shape);
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_MODEL_STASH_H_

@@ -44,11 +44,13 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
     layer.frozen_bytes = costs[l].frozen_parameters * element.compute;
     layer.forward_flops = costs[l].forward_flops;
     layer.frozen_flops = costs[l].frozen_flops;
-    layer.out_bytes = head ? 0 : takes.output_bytes;
-    // The gradient of what the layer hands on; that of logits replaces them.
-    layer.backward_bytes = takes.backward_stash_bytes + (head ? 0 : takes.output_bytes);
-    layer.stash_bytes = takes.input_bytes + takes.forward_stash_bytes +
-                        (head ? takes.output_bytes : 0) + layer.backward_bytes;
+    layer.loss = head;
+    layer.out_bytes = takes.output_bytes;
+    // The gradient of what the layer hands on, but of what it hands to the head.
+    const bool in_place = l + 2 >= costs.size();
+    layer.backward_bytes = takes.backward_stash_bytes + (in_place ? 0 : takes.output_bytes);
+    layer.stash_bytes =
+        takes.input_bytes + takes.forward_stash_bytes + takes.slice_bytes + layer.backward_bytes;
     if (l > 0 && !head) layer.again_bytes = takes.forward_stash_bytes;
     if (l > 0 && !head && !config.is_images()) {
       layer.head_share = AttentionShare(config, layer, sequence_length);

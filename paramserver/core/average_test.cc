@@ -67,8 +67,11 @@ TEST_CASE("a_filled_shards_average_begins_as_its_parameters") {
   receiver.DeliverMessage(receive);
   receiver.Push({kJob, 0, 1, 1, FillBase(1), filled.shard}, {3, -1});
   receiver.Sync();
-  receiver.ema = 0.9;
-  receiver.Assign({filled});
+  AssignShards assign{kJob, {filled}, 0.5, 0.9, 0};
+  assign.definition.spec.outer = receiver.outer;
+  assign.definition.spec.inner.ema = 0.9;
+  assign.definition.placement = 2;
+  receiver.DeliverMessage(std::move(assign));
   receiver.Sync();
   CHECK(PullAverage(receiver, filled.shard) == std::vector<float>{3, -1});
 }

@@ -174,11 +174,20 @@ absl::StatusOr<LossSum> ModelRunner::Train(const Batch& batch) {
   return RunBatch(batch, true);
 }
 
-absl::Status ModelRunner::RunLogits(int slot, bool all, std::span<float> logits) {
-  ATOLL_RETURN_IF_ERROR(all ? stage_->Forward(Call(true), slot, 0, Tensor())
-                            : stage_->ForwardLast(Call(true), slot));
-  const Tensor output = all ? stage_->logits(slot) : stage_->logits(slot).Rows(0, 1);
-  model_.FinishLogits(backend_, *stream_, output);
+absl::Status ModelRunner::RunLogits(int slot, int64_t first, std::span<float> logits) {
+  ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(true), slot, 0, Tensor()));
+  const int64_t end = stage_->shape(slot).tokens();
+  while (first < end) {
+    const int64_t rows = std::min(stage_->logit_rows(), end - first);
+    ATOLL_ASSIGN_OR_RETURN(const Tensor slice, stage_->Logits(Call(true), slot, first, rows));
+    ATOLL_RETURN_IF_ERROR(CopyLogits(slice, logits.first(static_cast<size_t>(slice.size()))));
+    logits = logits.subspan(static_cast<size_t>(slice.size()));
+    first += rows;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::CopyLogits(const Tensor& output, std::span<float> logits) {
   // With what fills up the rows.
   const Tensor whole(output.data, output.dtype, output.rows, output.stride);
   const auto copy = [&]<typename T>(std::vector<T> values, const auto& to_float) -> absl::Status {
@@ -212,7 +221,7 @@ absl::Status ModelRunner::Logits(std::span<const int32_t> tokens, std::span<floa
   ATOLL_CHECK(static_cast<int64_t>(logits.size()) == rows * vocab && (rows == 1 || rows == length));
   const int slot = stage_->Start({1, length});
   StageTokens(tokens, {}, slot);
-  const absl::Status status = RunLogits(slot, rows == length, logits);
+  const absl::Status status = RunLogits(slot, length - rows, logits);
   stage_->Finish(slot);
   return status;
 }

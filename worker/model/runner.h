@@ -113,7 +113,8 @@ class ModelRunner {
   // On the device; absent where all sequences are whole.
   Tensor StageBorders(std::span<const int32_t> borders, int64_t seq_len);
   absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& borders);
-  absl::Status RunLogits(int slot, bool all, std::span<float> logits);
+  absl::Status RunLogits(int slot, int64_t first, std::span<float> logits);
+  absl::Status CopyLogits(const Tensor& output, std::span<float> logits);
 
   Backend& backend_;
   const Model& model_;

@@ -24,6 +24,11 @@ Stage::Stage(Backend& backend, const Model& model, std::vector<LayerState*> stat
                 : options.backward == StageOptions::Backward::kFused ? 1
                                                                      : 0) {
   const int model_layers = static_cast<int>(model.layers().size());
+  body_ = options.layers;
+  if (has_head()) {
+    --body_;
+    head_.emplace(backend, model, options.shape, options.backward != StageOptions::Backward::kNone);
+  }
   for (const int l : options.recomputed_layers) {
     if (l == 0 || l + 1 == model_layers) continue;
     recomputed_[l - options.first_layer] = true;
@@ -40,20 +45,12 @@ std::unique_ptr<Stage> Stage::Create(Backend& backend, const Model& model,
   Carver sizes(nullptr);
   stage->Carve(sizes);
   stage->activation_bytes_ = sizes.bytes();
-  for (int i = 0; i < options.layers; ++i) {
+  for (int i = 0; i < stage->body_; ++i) {
     stage->workspace_bytes_ =
         std::max(stage->workspace_bytes_, stage->Bytes(i, options.shape).workspace);
   }
-  if (stage->has_head()) {
-    const int64_t n = options.shape.tokens();
-    const Tensor logits(nullptr, model.compute(), n,
-                        stage->layer(options.layers - 1).output_cols());
-    const CrossEntropy loss{.logits = logits,
-                            .targets = Tensor(nullptr, DType::kInt32, 1, n),
-                            .dlogits = logits,
-                            .totals = Tensor(nullptr, StateType(model.compute()), 1, 2)};
-    stage->workspace_bytes_ =
-        std::max(stage->workspace_bytes_, model.LossWorkspaceBytes(backend, loss));
+  if (stage->head_) {
+    stage->workspace_bytes_ = std::max(stage->workspace_bytes_, stage->head_->workspace_bytes());
   }
   return stage;
 }
@@ -91,6 +88,11 @@ void Stage::Carve(Carver& carver) {
   layer_bytes_.assign(options_.layers, 0);
   for (ForwardSlot& slot : forward_) CarveForward(carver, slot);
   for (BackwardSlot& slot : backward_) CarveBackward(carver, slot);
+  if (head_) {
+    const int64_t before = carver.bytes();
+    head_->Carve(carver);
+    layer_bytes_[body_] += carver.bytes() - before;
+  }
   int64_t scratch = 0, output = 0;
   for (int i = 0; i < options_.layers; ++i) {
     if (!Recomputed(i)) continue;
@@ -113,16 +115,14 @@ void Stage::CarveForward(Carver& carver, ForwardSlot& slot) {
   slot.outputs.assign(options_.layers, Tensor());
   slot.stashes.assign(options_.layers, nullptr);
   int64_t shared = 0;
-  for (int i = 0; i < options_.layers; ++i) {
+  for (int i = 0; i < body_; ++i) {
     const int64_t before = carver.bytes();
     const bool last = i + 1 == options_.layers;
     const bool shares = !trains && i >= 2 && slot.outputs[i - 2].cols == layer(i).output_cols();
     if (!last && shares) {
       slot.outputs[i] = slot.outputs[i - 2];
-    } else if (!last || has_head()) {
-      // A vocabulary may have any size; activations that are sent must be contiguous.
-      slot.outputs[i] = last ? carver.TakeAlignedRows(model_.compute(), n, layer(i).output_cols())
-                             : carver.Take(model_.compute(), n, layer(i).output_cols());
+    } else if (!last) {
+      slot.outputs[i] = carver.Take(model_.compute(), n, layer(i).output_cols());
     }
     if (trains && !Recomputed(i)) {
       slot.stashes[i] = carver.Bytes(StashBytes(i, StashKind::kForward));
@@ -139,11 +139,11 @@ void Stage::CarveBackward(Carver& carver, BackwardSlot& slot) {
   slot.stashes.assign(options_.layers, nullptr);
   slot.recomputed.assign(options_.layers, nullptr);
   int64_t backward = 0, recomputed = 0;
-  for (int i = options_.layers - 1; i >= 0; --i) {
+  for (int i = body_ - 1; i >= 0; --i) {
     const int64_t before = carver.bytes();
-    if (i + 1 == options_.layers && has_head()) {
-      // its logits
-    } else if (fused && i + 3 <= options_.layers - 1 &&
+    if (has_head() && i + 1 == body_) {
+      // in the place of its output
+    } else if (fused && i + 3 <= options_.layers - 1 && slot.grad_outputs[i + 2].present() &&
                slot.grad_outputs[i + 2].cols == layer(i).output_cols()) {
       slot.grad_outputs[i] = slot.grad_outputs[i + 2];
     } else {
@@ -242,12 +242,8 @@ Tensor Stage::input(int s) const {
   return has_embedding() ? slot.input.Columns(0, InputNumbers(slot.shape)) : slot.input.Rows(0, n);
 }
 
-Tensor Stage::logits(int s) const {
-  return forward_[s].outputs.back().Rows(0, forward_[s].shape.tokens());
-}
-
 Tensor Stage::grad_output(int s) const {
-  if (has_head()) return logits(s);
+  ATOLL_CHECK(!has_head());
   const ForwardSlot& slot = forward_[s];
   return backward_[slot.backward].grad_outputs.back().Rows(0, slot.shape.tokens());
 }
@@ -321,9 +317,14 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
 
 absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tensor& output) {
   const ForwardSlot& slot = forward_[s];
+  const auto await = [&](int i) {
+    if (call.before_layer != nullptr) call.before_layer(options_.first_layer + i);
+  };
+  if (head_) await(body_);
+  if (body_ == 0) return absl::OkStatus();
   return Repeat(call, Work::kForward, s, chunk, output, [&]() -> absl::Status {
-    for (int i = 0; i < options_.layers; ++i) {
-      if (call.before_layer != nullptr) call.before_layer(options_.first_layer + i);
+    for (int i = 0; i < body_; ++i) {
+      await(i);
       const Tensor& own = slot.outputs[i];
       ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, chunk, i, own.present() ? own : output,
                                          Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
@@ -332,38 +333,32 @@ absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tenso
   });
 }
 
-absl::Status Stage::ForwardLast(const StageCall& call, int s) {
-  ATOLL_CHECK(has_head() && forward_[s].chunks == 1);
+absl::StatusOr<Tensor> Stage::Logits(const StageCall& call, int s, int64_t first, int64_t rows) {
   const ForwardSlot& slot = forward_[s];
-  const int head = options_.layers - 1;
-  for (int i = 0; i < head; ++i) {
-    ATOLL_RETURN_IF_ERROR(ForwardLayer(call, slot, 0, i, slot.outputs[i],
-                                       Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
-  }
-  // The head works row by row.
-  const Tensor input = LayerInput(slot, 0, head);
-  for (int64_t r = 0; r < slot.shape.rows; ++r) {
-    const int64_t last = (r + 1) * slot.shape.seq_len - 1;
-    LayerCall one = Call(call, slot, 0);
-    one.shape = {1, 1};
-    ATOLL_RETURN_IF_ERROR(layer(head).Forward(one, Memory(head), input.Rows(last, 1),
-                                              slot.outputs[head].Rows(r, 1),
-                                              {slot.stashes[head], nullptr}));
-  }
-  return absl::OkStatus();
+  ATOLL_CHECK(head_ && slot.chunks == 1);
+  return head_->Logits(Call(call, slot, 0), Memory(body_),
+                       LayerInput(slot, 0, body_).Rows(first, rows));
 }
 
 absl::Status Stage::Loss(const StageCall& call, int s, int chunk, const Tensor& targets,
                          const Tensor& totals, float grad_scale, bool train) {
   const ForwardSlot& slot = forward_[s];
-  const Tensor logits = Part(slot, chunk, slot.outputs.back());
   const bool counts_hits = call.counts_hits || model_.config().is_images();
-  const CrossEntropy loss{.logits = logits,
-                          .targets = Part(slot, chunk, targets),
-                          .dlogits = train ? logits : Tensor(),
+  const Tensor input = LayerInput(slot, chunk, body_);
+  const CrossEntropy loss{.targets = Part(slot, chunk, targets),
                           .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
-  return model_.Loss(Call(call, slot, chunk), loss, counts_hits ? totals.Columns(2, 1) : Tensor());
+  return head_->Run(Call(call, slot, chunk), Memory(body_), input, loss,
+                    counts_hits ? totals.Columns(2, 1) : Tensor(), train ? input : Tensor());
+}
+
+// Loss has made the gradient, which goes on from a stage of the head alone.
+bool Stage::HandsOn(const StageCall& call, int s, int chunk, const Tensor& grad_input) const {
+  if (body_ > 0) return false;
+  const ForwardSlot& slot = forward_[s];
+  call.backend.Run(call.stream,
+                   Convert{Part(slot, chunk, slot.input), Part(slot, chunk, grad_input)});
+  return true;
 }
 
 absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int chunk,
@@ -394,8 +389,9 @@ void Stage::LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, 
 absl::Status Stage::BackwardInput(const StageCall& call, int s, int chunk,
                                   const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kSplit);
+  if (HandsOn(call, s, chunk, grad_input)) return absl::OkStatus();
   return Repeat(call, Work::kBackwardInput, s, chunk, grad_input, [&]() -> absl::Status {
-    for (int i = options_.layers - 1; i >= 0; --i) {
+    for (int i = body_ - 1; i >= 0; --i) {
       ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], chunk, i, grad_input));
     }
     return absl::OkStatus();
@@ -404,6 +400,7 @@ absl::Status Stage::BackwardInput(const StageCall& call, int s, int chunk,
 
 void Stage::BackwardWeight(const StageCall& call, int s, int index) {
   const ForwardSlot& slot = forward_[s];
+  if (index == body_) return;  // Loss has made it
   // W has no collectives, and so nothing that could fail.
   (void)Repeat(call, Work::kBackwardWeight, s, index, Tensor(), [&]() -> absl::Status {
     for (int p = 0; p < slot.chunks; ++p) LayerBackwardWeight(call, slot, p, index);
@@ -413,8 +410,9 @@ void Stage::BackwardWeight(const StageCall& call, int s, int index) {
 
 absl::Status Stage::Backward(const StageCall& call, int s, int chunk, const Tensor& grad_input) {
   ATOLL_CHECK(options_.backward == StageOptions::Backward::kFused);
+  if (HandsOn(call, s, chunk, grad_input)) return absl::OkStatus();
   return Repeat(call, Work::kBackward, s, chunk, grad_input, [&]() -> absl::Status {
-    for (int i = options_.layers - 1; i >= 0; --i) {
+    for (int i = body_ - 1; i >= 0; --i) {
       ATOLL_RETURN_IF_ERROR(LayerBackwardInput(call, forward_[s], chunk, i, grad_input));
       LayerBackwardWeight(call, forward_[s], chunk, i);
     }

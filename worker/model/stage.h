@@ -4,7 +4,8 @@
 //
 //   const int slot = stage.Start(shape);        // takes memory for one micro-batch
 //   ... fill stage.input(slot)
-//   stage.Forward(call, slot, 0, output);       // F, and stage.Loss(...) where the head is
+//   stage.Forward(call, slot, 0, output);       // F; where the head is stage.Loss(...), with B and
+//                                               // W of the head (loss_head.h)
 //   stage.StartBackward(slot);                  // takes memory for its gradients
 //   ... fill stage.grad_output(slot)
 //   stage.BackwardInput(call, slot, 0, grad_input);              // B
@@ -15,7 +16,7 @@
 // own F and B, in order, and W goes over all of them. Chunks change gradients by rounding only.
 //
 // A recomputed layer keeps only its input from F to B, and runs F again before B. (An embedding
-// keeps nothing else anyway, and a head always keeps its few activations.)
+// keeps nothing else anyway, and neither does a head.)
 //
 // All memory is taken by Allocate, before anything else; its size is known before. Used by one
 // thread at a time; operations are enqueued.
@@ -26,10 +27,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "worker/model/layer_state.h"
+#include "worker/model/loss_head.h"
 #include "worker/model/model.h"
 
 namespace atl {
@@ -101,28 +104,28 @@ class Stage {
   // int32 tokens [1, N] (or pixels) where the embedding is, else the input activation
   // [N, columns of the layer before].
   Tensor input(int slot) const;
-  // `output` [N, columns of the last layer] is of the whole micro-batch; absent where the head is.
+  // `output` [N, columns of the last layer] is of the whole micro-batch; absent where the head is,
+  // which this leaves out.
   absl::Status Forward(const StageCall& call, int slot, int chunk, const Tensor& output);
-  // Instead, for logits of the last position of every sequence alone: [rows, vocab of the part].
-  // REQUIRES: one chunk, and no Loss or B to follow.
-  absl::Status ForwardLast(const StageCall& call, int slot);
 
-  // Returns the logits, where the head is: [N, vocab of the part].
-  Tensor logits(int slot) const;
+  // Returns logits of these rows of the micro-batch, [rows, vocab of the part], where the head is:
+  // at most logit_rows(), until the next call. REQUIRES: one chunk, and F of it.
+  absl::StatusOr<Tensor> Logits(const StageCall& call, int slot, int64_t first, int64_t rows);
+  int64_t logit_rows() const { return head_->rows(); }
   // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and of images,
-  // or where the call says so, hits. With `train` the logits become its gradient. `targets` are of
-  // the whole micro-batch, int32 [1, N].
+  // or where the call says so, hits. With `train` it runs B and W of the head, too. `targets` are
+  // of the whole micro-batch, int32 [1, N].
   absl::Status Loss(const StageCall& call, int slot, int chunk, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 
   // REQUIRES: a free slot. F and Loss of all chunks are done.
   void StartBackward(int slot);
-  // Returns the gradient of `output`, of the whole micro-batch; where the head is, Loss has made
-  // it.
+  // Returns the gradient of `output`, of the whole micro-batch. REQUIRES: no head here.
   Tensor grad_output(int slot) const;
   // `grad_input`, as `input`, is of the whole micro-batch; absent where the embedding is.
   absl::Status BackwardInput(const StageCall& call, int slot, int chunk, const Tensor& grad_input);
-  // Runs W of the stage's layer `index`, all chunks. Once per layer, after B of all chunks.
+  // Runs W of the stage's layer `index`, all chunks; nothing for a head. Once per layer, after B of
+  // all chunks.
   void BackwardWeight(const StageCall& call, int slot, int index);
   // B and W of one chunk, layer by layer: kFused.
   absl::Status Backward(const StageCall& call, int slot, int chunk, const Tensor& grad_input);
@@ -142,9 +145,10 @@ class Stage {
     bool busy = false;
   };
   struct BackwardSlot {
-    std::vector<Tensor> grad_outputs;  // by layer; absent for a head: its logits
-    std::vector<void*> stashes;        // by layer
-    std::vector<void*> recomputed;     // by layer: forward stashes
+    // By layer; absent for a head, and for the layer before, whose output has become its gradient.
+    std::vector<Tensor> grad_outputs;
+    std::vector<void*> stashes;     // by layer
+    std::vector<void*> recomputed;  // by layer: forward stashes
     bool busy = false;
   };
   enum class StashKind : uint8_t { kForward, kBackward };
@@ -180,6 +184,7 @@ class Stage {
                             const Tensor& output, void* stash);
   absl::Status LayerBackwardInput(const StageCall& call, const ForwardSlot& slot, int chunk,
                                   int index, const Tensor& grad_input);
+  bool HandsOn(const StageCall& call, int slot, int chunk, const Tensor& grad_input) const;
   void LayerBackwardWeight(const StageCall& call, const ForwardSlot& slot, int chunk, int index);
 
   Backend& backend_;
@@ -188,6 +193,8 @@ class Stage {
   LayerState* const table_;
   const StageOptions options_;
   std::vector<bool> recomputed_;
+  int body_ = 0;  // layers but the head
+  std::optional<LossHead> head_;
   mutable std::map<std::pair<int, std::pair<int64_t, int64_t>>, LayerBytes> bytes_;
   int64_t workspace_bytes_ = 0;
   int64_t activation_bytes_ = 0;

@@ -63,9 +63,12 @@ void LayerBench::Carve(Carver& carver) {
   input_ = first() ? carver.Take(DType::kInt32, 1,
                                  shape_.rows * model_.config().InputNumbers(shape_.seq_len))
                    : carver.Take(compute, n, width);
-  output_ = carver.TakeAlignedRows(compute, n, layer_.output_cols());
-  // The loss puts its gradient in the logits' place.
-  grad_output_ = last() ? output_ : carver.Take(compute, n, layer_.output_cols());
+  if (head_) {
+    head_->Carve(carver);
+  } else {
+    output_ = carver.Take(compute, n, layer_.output_cols());
+    grad_output_ = carver.Take(compute, n, layer_.output_cols());
+  }
   grad_input_ = carver.Take(compute, n, width);
   targets_ = carver.Take(DType::kInt32, 1, n);
   totals_ = carver.Take(DType::kFloat32, 1, 2);
@@ -73,13 +76,16 @@ void LayerBench::Carve(Carver& carver) {
   constants_ = model_.Constants(shape_.seq_len,
                                 carver.Bytes(constants.size() * GetElementSize(DType::kFloat32)));
   stash_ = {carver.Bytes(bytes_.forward_stash), carver.Bytes(bytes_.backward_stash)};
-  int64_t scratch = bytes_.workspace;
-  if (last()) scratch = std::max(scratch, model_.LossWorkspaceBytes(backend_, Loss()));
-  workspace_ = {carver.Bytes(scratch), scratch};
+  workspace_ = {carver.Bytes(bytes_.workspace), bytes_.workspace};
 }
 
 absl::Status LayerBench::Allocate() {
-  bytes_ = layer_.Bytes(backend_, shape_);
+  if (last()) {
+    head_.emplace(backend_, model_, shape_, /*trains=*/true);
+    bytes_.workspace = head_->workspace_bytes();
+  } else {
+    bytes_ = layer_.Bytes(backend_, shape_);
+  }
   Carver sizes(nullptr);
   Carve(sizes);
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(sizes.bytes()));
@@ -135,25 +141,21 @@ LayerMemory LayerBench::Memory() const {
   return memory;
 }
 
-CrossEntropy LayerBench::Loss() const {
-  return {.logits = output_,
-          .targets = targets_,
-          .dlogits = output_,
-          .totals = totals_,
-          .grad_scale = 1.0f / static_cast<float>(shape_.tokens())};
-}
-
 absl::Status LayerBench::Forward() {
-  ATOLL_RETURN_IF_ERROR(layer_.Forward(Call(), Memory(), input_, output_, stash_));
-  return last() ? model_.Loss(Call(), Loss()) : absl::OkStatus();
+  if (!head_) return layer_.Forward(Call(), Memory(), input_, output_, stash_);
+  const CrossEntropy loss{.targets = targets_,
+                          .totals = totals_,
+                          .grad_scale = 1.0f / static_cast<float>(shape_.tokens())};
+  return head_->Run(Call(), Memory(), input_, loss, /*hits=*/{}, grad_input_);
 }
 
 absl::Status LayerBench::BackwardInput() {
+  if (head_) return absl::OkStatus();
   return layer_.BackwardInput(Call(), Memory(), input_, grad_output_, grad_input_, stash_);
 }
 
 absl::Status LayerBench::BackwardWeight() {
-  layer_.BackwardWeight(Call(), Memory(), input_, grad_output_, stash_);
+  if (!head_) layer_.BackwardWeight(Call(), Memory(), input_, grad_output_, stash_);
   return absl::OkStatus();
 }
 

@@ -10,7 +10,7 @@
 #include "common/status.h"
 #include "kernels/backend.h"
 #include "kernels/communicator.h"
-#include "worker/model/model.h"
+#include "worker/model/loss_head.h"
 #include "worker/model/optimizer.h"
 
 namespace atl::worker {
@@ -24,9 +24,9 @@ class LayerBench {
                                                             const OptimizerOptions& optimizer,
                                                             Communicator* communicator);
 
-  // Runs F, B, W (the head with the loss) once uncounted and then `runs` times, and the optimizer
-  // as often. Every member of a tensor-parallel group calls it at the same time. Without runs,
-  // nothing is computed: bytes alone, and no times.
+  // Runs F, B, W (of the head all in F, with the loss) once uncounted and then `runs` times, and
+  // the optimizer as often. Every member of a tensor-parallel group calls it at the same time.
+  // Without runs, nothing is computed: bytes alone, and no times.
   absl::StatusOr<LayerCost> Measure(int runs);
 
  private:
@@ -47,7 +47,6 @@ class LayerBench {
   absl::Status Fill();
   LayerCall Call() { return {backend_, *stream_, workspace_, shape_, constants_, communicator_}; }
   LayerMemory Memory() const;
-  CrossEntropy Loss() const;
   absl::Status Forward();
   absl::Status BackwardInput();
   absl::Status BackwardWeight();
@@ -61,6 +60,7 @@ class LayerBench {
   std::unique_ptr<Stream> stream_;
   Buffer memory_;
   LayerBytes bytes_;
+  std::optional<LossHead> head_;  // of the last layer
   std::optional<LayerState> state_;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor table_, table_grads_;  // of a tied head

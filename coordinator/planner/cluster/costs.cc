@@ -359,9 +359,13 @@ std::vector<LayerTimes> Costs::Roofline(const DeviceType& type, int tp, int micr
     // Weights, gradients and state are read and written once.
     const double state =
         static_cast<double>(layer.parameters) * part * (options_.state_bytes_per_parameter + 14);
-    const double backward = layer.forward_flops == 0 ? 0 : pass + reduce;
-    times.push_back({layer.forward_flops == 0 ? 0 : pass + reduce, backward,
-                     layer.forward_flops == 0 ? 0 : weight, state / type.memory_bytes_per_s});
+    LayerTimes made{pass + reduce, pass + reduce, weight, state / type.memory_bytes_per_s};
+    if (layer.forward_flops == 0) made.forward_s = made.backward_s = made.weight_s = 0;
+    if (layer.loss) {
+      made.forward_s += made.backward_s + made.weight_s;
+      made.backward_s = made.weight_s = 0;
+    }
+    times.push_back(made);
   }
   return times;
 }
