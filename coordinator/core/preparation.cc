@@ -129,9 +129,8 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
     job.waiting_for = std::move(missing);
     return false;
   }
-  auto placement =
-      PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec()),
-                  job.spec().outer.shard_copies);
+  auto placement = PlaceShards(*std::move(shards), servers, ServerPeakBytesPerElement(job.spec()),
+                               job.spec().outer.shard_copies);
   if (!placement.ok()) {
     job.waiting_for = std::string(placement.status().message());
     return false;
