@@ -20,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
+constexpr float kAhead = 0.5f;  // averages, of the parameters
+
 // A server that holds a small model at version 7 in many shards, and a client that refuses more
 // transfers at a time than an export may have.
 class Export {
@@ -71,6 +73,9 @@ class Export {
                               link.address.endpoint, link.address.public_key});
     const auto from = theta[layer].begin() + begin;
     link.handler.Hold(id, std::make_shared<std::vector<float>>(from, from + elements), 7);
+    const auto average = std::make_shared<std::vector<float>>(from, from + elements);
+    for (float& value : *average) value += kAhead;
+    link.handler.HoldAverage(id, average);
   }
 
   std::string path_;
@@ -78,6 +83,7 @@ class Export {
 
 TEST_CASE("A model of many shards is fetched a few at a time, and written whole") {
   Export fixture;
+  fixture.request.ema = GENERATE(false, true);
   REQUIRE(fixture.request.shards.size() > 5 * kShardsAtOnce);
   const absl::Status exported = fixture.Run();
   INFO(exported.message());
@@ -89,6 +95,9 @@ TEST_CASE("A model of many shards is fetched a few at a time, and written whole"
   for (const LayerLayout& layout : fixture.layouts) read.emplace_back(layout.size);
   for (std::vector<float>& layer : read) buffers.emplace_back(layer);
   REQUIRE(ReadWeights(fixture.request.folder, fixture.layouts, buffers).ok());
+  for (std::vector<float>& layer : fixture.theta) {
+    for (float& value : layer) value += fixture.request.ema ? kAhead : 0;
+  }
   CHECK(read == fixture.theta);
 }
 

@@ -51,7 +51,7 @@ class TestHandler : public TensorHandler {
     std::lock_guard lock(mutex_);
     ++pulls_;
     changed_.notify_all();
-    const auto& held = request.slot == kPullStep ? steps_ : shards_;
+    const auto& held = slots_[request.slot];
     const auto it = held.find(request.shard);
     if (it == held.end()) {
       return server_->RefusePull(token, PullRefusal::kUnknown, kNoVersion, "no such shard here");
@@ -74,13 +74,17 @@ class TestHandler : public TensorHandler {
   }
   void Hold(ShardId shard, Values values, Version version) {
     std::lock_guard lock(mutex_);
-    shards_[shard] = std::move(values);
+    slots_[kPullServed][shard] = std::move(values);
     version_ = version;
   }
   // Holds the step that made that version of the one before, in words.
   void HoldStep(ShardId shard, Values words) {
     std::lock_guard lock(mutex_);
-    steps_[shard] = std::move(words);
+    slots_[kPullStep][shard] = std::move(words);
+  }
+  void HoldAverage(ShardId shard, Values values) {
+    std::lock_guard lock(mutex_);
+    slots_[kPullAverage][shard] = std::move(values);
   }
   void Refuse(absl::Status refusal) {
     std::lock_guard lock(mutex_);
@@ -132,7 +136,7 @@ class TestHandler : public TensorHandler {
   std::map<PushId, Values> staged_;
   std::map<PushId, std::vector<std::byte>> staged_bytes_;
   std::vector<PushId> deliveries_;
-  std::map<ShardId, Values> shards_, steps_;
+  std::map<int32_t, std::map<ShardId, Values>> slots_;  // as PullRequest::slot
   Version version_ = 0;
   int pulls_ = 0;
   int admissions_ = 0;
