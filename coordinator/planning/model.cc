@@ -46,9 +46,8 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
     layer.frozen_flops = costs[l].frozen_flops;
     layer.loss = head;
     layer.out_bytes = takes.output_bytes;
-    // The gradient of what the layer hands on, but of what it hands to the head.
-    const bool in_place = l + 2 >= costs.size();
-    layer.backward_bytes = takes.backward_stash_bytes + (in_place ? 0 : takes.output_bytes);
+    // The gradient of what the layer hands on, which takes its place before a head in one stage.
+    layer.backward_bytes = takes.backward_stash_bytes + takes.output_bytes;
     layer.stash_bytes =
         takes.input_bytes + takes.forward_stash_bytes + takes.slice_bytes + layer.backward_bytes;
     if (l > 0 && !head) layer.again_bytes = takes.forward_stash_bytes;

@@ -320,9 +320,7 @@ absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tenso
   const auto await = [&](int i) {
     if (call.before_layer != nullptr) call.before_layer(options_.first_layer + i);
   };
-  if (head_) await(body_);
-  if (body_ == 0) return absl::OkStatus();
-  return Repeat(call, Work::kForward, s, chunk, output, [&]() -> absl::Status {
+  const auto work = [&]() -> absl::Status {
     for (int i = 0; i < body_; ++i) {
       await(i);
       const Tensor& own = slot.outputs[i];
@@ -330,7 +328,12 @@ absl::Status Stage::Forward(const StageCall& call, int s, int chunk, const Tenso
                                          Recomputed(i) ? scratch_stash_ : slot.stashes[i]));
     }
     return absl::OkStatus();
-  });
+  };
+  if (body_ > 0) {
+    ATOLL_RETURN_IF_ERROR(Repeat(call, Work::kForward, s, chunk, output, work));
+  }
+  if (head_) await(body_);  // for Loss
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Tensor> Stage::Logits(const StageCall& call, int s, int64_t first, int64_t rows) {
