@@ -57,7 +57,6 @@ struct Layer {
   std::string name;
   int64_t parameters = 0;    // that are trained
   double forward_flops = 0;  // per sample; B takes as much, and so does W but for the next ones
-  bool loss = false;         // the head: its B and W are parts of its F
   int64_t stash_bytes = 0;   // per sample, kept from F to B (and its share to W)
   int64_t out_bytes = 0;     // per sample, sent to the next layer
   // Parts of the stash, per sample: what B adds, which is there once where W follows its B at once;
@@ -70,6 +69,7 @@ struct Layer {
   // Weights that are not trained: their bytes, and the part of forward_flops that is theirs.
   int64_t frozen_bytes = 0;
   double frozen_flops = 0;
+  bool loss = false;  // the head: its B and W are parts of its F
 };
 
 struct Model {
