@@ -16,9 +16,11 @@
 #include "cli/read_text.h"
 #include "cli/text/output.h"
 #include "cli/text/table.h"
+#include "cli/write_file.h"
 #include "common/number_text.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "rehearsal/answer.h"
+#include "rehearsal/picture.h"
 
 namespace atl::cli {
 namespace {
@@ -64,6 +66,7 @@ absl::StatusOr<Answer> PlaySetting(const RehearseFlags& flags, const JobSpec& sp
   ATOLL_RETURN_IF_ERROR(
       Annotate(rehearsal::PlaceServices(failures.servers, failures.coordinator_site, scene),
                flags.failures));
+  ATOLL_RETURN_IF_ERROR(Annotate(rehearsal::SetPrices(failures.prices, scene), flags.failures));
   return rehearsal::Rehearse(scene, failures, FromSeconds(flags.days * 86'400), flags.seed,
                              flags.seeds);
 }
@@ -241,6 +244,11 @@ absl::Status RunRehearse(const Global& global, const RehearseFlags& flags) {
                          rehearsal::ParseFailures(text, flags.failures));
   for (Setting& setting : settings) {
     ATOLL_ASSIGN_OR_RETURN(setting.answer, PlaySetting(flags, setting.spec, cluster, failures));
+  }
+  if (!flags.svg.empty()) {
+    std::vector<rehearsal::Drawn> drawn;
+    for (const Setting& setting : settings) drawn.push_back({setting.value, &setting.answer});
+    ATOLL_RETURN_IF_ERROR(WriteFile(flags.svg, rehearsal::RenderPicture(drawn)));
   }
   if (flags.compare.empty()) {
     const Setting& only = settings.front();

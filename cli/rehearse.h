@@ -20,6 +20,7 @@ struct RehearseFlags {
   double days = 30;   // that are played at most
   double efficiency = 0.45;
   std::string compare;  // KEY=V1,V2,...; empty: nothing
+  std::string svg;      // file; empty: none
 };
 
 // `App` is CLI::App.
@@ -37,6 +38,7 @@ void AddRehearseFlags(App& app, RehearseFlags* flags) {
       ->capture_default_str();
   app.add_option("--compare", flags->compare,
                  "play the job with each of these values of a key of its file, KEY=V1,V2,...");
+  app.add_option("--svg", flags->svg, "write where time went, and when runs finish, as a picture");
 }
 
 int Rehearse(const Global& global, const RehearseFlags& flags);

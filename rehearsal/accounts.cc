@@ -1,5 +1,7 @@
 #include "rehearsal/accounts.h"
 
+#include <utility>
+
 namespace atl::rehearsal {
 
 const char* Name(Use use) {
@@ -9,20 +11,22 @@ const char* Name(Use use) {
   return kNames[static_cast<int>(use)];
 }
 
-Accounts::Accounts(std::vector<int64_t> devices_of_workers) {
-  for (const int64_t devices : devices_of_workers) {
-    workers_.push_back({.devices = static_cast<double>(devices)});
+Accounts::Accounts(const std::vector<SceneWorker>* workers) : described_(*workers) {
+  for (const SceneWorker& worker : described_) {
+    const auto all = static_cast<double>(worker.devices.size());
+    workers_.push_back({.devices = all, .used = all});
   }
 }
 
 void Accounts::Advance(Instant now, Worker& worker) {
   const double seconds = Seconds(now - worker.since);
   worker.since = now;
-  sums_[static_cast<size_t>(worker.use)] += seconds * worker.devices;
+  sums_[static_cast<size_t>(worker.use)] += seconds * worker.used;
+  sums_[static_cast<size_t>(Use::kWaiting)] += seconds * (worker.devices - worker.used);
   if (worker.failure >= 0 && worker.use != Use::kComputing) {
-    by_failure_[worker.failure][static_cast<size_t>(worker.use)] += seconds * worker.devices;
+    const double owed = worker.use == Use::kWaiting ? worker.devices : worker.used;
+    by_failure_[worker.failure][static_cast<size_t>(worker.use)] += seconds * owed;
   }
-  if (!worker.down) worker.up += seconds;
 }
 
 void Accounts::Set(Instant now, size_t worker, Use use) {
@@ -39,14 +43,22 @@ void Accounts::Blame(Instant now, size_t worker, int64_t failure) {
   of.failure = failure;
 }
 
-void Accounts::SetDown(Instant now, size_t worker, bool down) {
+void Accounts::SetUsed(Instant now, size_t worker, int64_t devices) {
   Advance(now, workers_[worker]);
-  workers_[worker].down = down;
+  workers_[worker].used = static_cast<double>(devices);
+}
+
+void Accounts::SetDown(Instant now, size_t worker, bool down) {
+  Worker& of = workers_[worker];
+  Advance(now, of);
+  if (std::exchange(of.down, down) == down) return;
+  if (down) price_ += described_[worker].ComputePrice(of.up_since - Instant{}, now - Instant{});
+  of.up_since = now;
 }
 
 void Accounts::MoveToReplayed(size_t worker, Use from, Duration time) {
   const Worker& of = workers_[worker];
-  const double moved = Seconds(time) * of.devices;
+  const double moved = Seconds(time) * of.used;
   sums_[static_cast<size_t>(from)] -= moved;
   sums_[static_cast<size_t>(Use::kReplayed)] += moved;
   if (of.failure < 0) return;
@@ -58,11 +70,11 @@ void Accounts::MoveToReplayed(size_t worker, Use from, Duration time) {
 void Accounts::ChargeReplayed(size_t worker, Duration time) {
   const Worker& of = workers_[worker];
   if (of.failure < 0) return;
-  by_failure_[of.failure][static_cast<size_t>(Use::kReplayed)] += Seconds(time) * of.devices;
+  by_failure_[of.failure][static_cast<size_t>(Use::kReplayed)] += Seconds(time) * of.used;
 }
 
 void Accounts::End(Instant now, double lost) {
-  for (Worker& worker : workers_) Advance(now, worker);
+  for (size_t worker = 0; worker < workers_.size(); ++worker) SetDown(now, worker, true);
   double& computing = sums_[static_cast<size_t>(Use::kComputing)];
   sums_[static_cast<size_t>(Use::kReplayed)] += lost * computing;
   computing -= lost * computing;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/time.h"
+#include "rehearsal/scene.h"
 
 namespace atl::rehearsal {
 
@@ -28,10 +29,13 @@ using UseSums = std::array<double, kUses>;
 
 class Accounts {
  public:
-  explicit Accounts(std::vector<int64_t> devices_of_workers);
+  // `workers` outlive it.
+  explicit Accounts(const std::vector<SceneWorker>* workers);
 
   // Notes what a worker does from now on.
   void Set(Instant now, size_t worker, Use use);
+  // So many of its devices take part from now on; the others wait. All of them at first.
+  void SetUsed(Instant now, size_t worker, int64_t devices);
   // Owes what it does other than compute, from now until it computes again, to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);
   int64_t blamed(size_t worker) const { return workers_[worker].failure; }
@@ -44,23 +48,25 @@ class Accounts {
   void End(Instant now, double lost);
 
   const UseSums& sums() const { return sums_; }
-  double paid_seconds(size_t worker) const { return workers_[worker].up; }  // while it was not down
+  double price() const { return price_; }  // of workers while they were not down
   void SetDown(Instant now, size_t worker, bool down);
   const std::map<int64_t, UseSums>& by_failure() const { return by_failure_; }
 
  private:
   struct Worker {
-    double devices = 0;
+    double devices = 0, used = 0;
     Instant since;
     Use use = Use::kRestarting;
     int64_t failure = -1;
     bool down = false;
-    double up = 0;
+    Instant up_since;
   };
   void Advance(Instant now, Worker& worker);
 
+  const std::vector<SceneWorker>& described_;
   std::vector<Worker> workers_;
   UseSums sums_{};
+  double price_ = 0;
   std::map<int64_t, UseSums> by_failure_;
 };
 

@@ -37,13 +37,14 @@ double StudentLimit(size_t freedom) {
 absl::StatusOr<std::vector<RunResult>> PlayAll(const Scene& scene, Searches& searches,
                                                const Failures& failures, Duration until,
                                                uint64_t first_seed, int64_t seeds) {
+  ATOLL_ASSIGN_OR_RETURN(const FailureSource source, FailureSource::Make(&failures, &scene));
   std::vector<absl::StatusOr<RunResult>> played(static_cast<size_t>(seeds),
                                                 absl::UnknownError("not played"));
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     for (int64_t i = next++; i < seeds; i = next++) {
       const uint64_t seed = first_seed + static_cast<uint64_t>(i);
-      const absl::StatusOr<std::vector<Failure>> drawn = Draw(failures, scene, until, seed);
+      const absl::StatusOr<std::vector<Failure>> drawn = source.Draw(until, seed);
       played[static_cast<size_t>(i)] = drawn.ok() ? Play(scene, searches, *drawn, until, seed)
                                                   : absl::StatusOr<RunResult>(drawn.status());
     }

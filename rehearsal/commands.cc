@@ -1,6 +1,7 @@
 // A worker's commands, which its core gives: its island's work, as times.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ constexpr double kHostBytesPerSecond = 10e9;  // of one worker's memory, to copy
 constexpr double kDiskBytesPerSecond = 2e9;
 // Weights and both moments, fp32: what moves and is saved.
 constexpr double kStateBytes = 12;
+constexpr size_t kSavesKept = 16;  // of an island
 constexpr Duration kMoment = milliseconds(10);
 // A forward pass takes about a third of a step.
 constexpr double kForwardShare = 1.0 / 3;
@@ -42,37 +44,47 @@ Duration Worker::CopyTime(double bytes_per_parameter) const {
 
 void Worker::Do(const worker::Reconfigure& action) {
   reconfigure_ = action;
+  followed_by_ = 0;
   outstanding_ = true;
   setting_up_ = stuck_ = false;
   ++command_;
+  CancelAll(state_on_links_);
   AfterInRun(kMoment, [this, generation = action.generation, number = action.plan.number] {
     Deliver(worker::Drained{generation, number});
   });
   SetUpIfAllFollow();
 }
 
-bool Worker::IsHere(const IslandMember& member) const {
-  const Worker* const other = world_.FindWorker(member.worker);
-  return other->alive() && other->incarnation_ == member.incarnation &&
-         world_.links.IsUp({site_, other->site_}) && world_.links.IsUp({other->site_, site_});
+bool Worker::IsHere(const IslandMember& member, const Worker& worker) const {
+  return worker.alive() && worker.incarnation_ == member.incarnation &&
+         world_.links.IsUp({site_, worker.site_}) && world_.links.IsUp({worker.site_, site_});
 }
 
 bool Worker::AllHere() const {
-  return std::all_of(plan_.members.begin(), plan_.members.end(),
-                     [&](const IslandMember& member) { return IsHere(member); });
+  for (size_t m = 0; m < plan_.members.size(); ++m) {
+    if (!IsHere(plan_.members[m], *team_[m])) return false;
+  }
+  return true;
 }
 
+bool Worker::Follows(const worker::Reconfigure& action, const IslandMember& member) const {
+  if (member.worker == name()) return true;
+  const Worker* const other = world_.FindWorker(member.worker);
+  return IsHere(member, *other) && other->follows_ && other->follows_->island == action.island &&
+         other->follows_->generation == action.generation &&
+         other->follows_->plan.number == action.plan.number;
+}
+
+// Each member that follows calls it: those that did are looked at again when all do.
 void Worker::SetUpIfAllFollow() {
   if (!reconfigure_ || setting_up_) return;
   const worker::Reconfigure& action = *reconfigure_;
-  for (const IslandMember& member : action.plan.members) {
-    if (member.worker == name()) continue;
-    const Worker* const other = world_.FindWorker(member.worker);
-    const bool follows = IsHere(member) && other->follows_ &&
-                         other->follows_->island == action.island &&
-                         other->follows_->generation == action.generation &&
-                         other->follows_->plan.number == action.plan.number;
-    if (!follows) return;
+  const std::vector<IslandMember>& members = action.plan.members;
+  while (followed_by_ < members.size() && Follows(action, members[followed_by_])) ++followed_by_;
+  if (followed_by_ < members.size()) return;
+  if (!std::all_of(members.begin(), members.end(),
+                   [&](const IslandMember& member) { return Follows(action, member); })) {
+    return;
   }
   if (!action.take_over_from.empty() &&
       !world_.handed_over.contains({action.generation, action.take_over_from})) {
@@ -87,6 +99,10 @@ worker::Reconfigured Worker::KeepState(Duration* takes, Duration* replay) {
   IslandState& state = world_.islands[action.island];
   const bool same = state.valid && state.generation == action.generation;
   state.generation = action.generation;
+  if (!same) {
+    state.steps = state.adopted_at = 0;
+    state.copied_at = -1;
+  }
   if (action.resume != 0) {
     done.resumed = world_.saves.contains(action.resume);
     state.valid = done.resumed;
@@ -104,10 +120,10 @@ worker::Reconfigured Worker::KeepState(Duration* takes, Duration* replay) {
     const Worker* const holder = world_.FindWorker(name);
     if (!holder->alive() || holder->incarnation_ != incarnation) lost.insert(name);
   }
-  if (lost.empty() || world_.planner.Survives(state.members, lost)) return done;
+  if (lost.empty() || world_.planner.Survives(action.island, state.members, lost)) return done;
   const int64_t copies = world_.spec.checkpoint.peer_copies;
   if (std::ssize(lost) <= copies && state.copied_at >= 0) {
-    done.steps_replayed = std::max<int64_t>(0, core_->inner_step() - state.copied_at);
+    done.steps_replayed = state.steps - state.copied_at;
     done.reason = "from copies";
     *replay = Duration(action.plan.step_ns) * done.steps_replayed;
     return done;
@@ -118,69 +134,138 @@ worker::Reconfigured Worker::KeepState(Duration* takes, Duration* replay) {
   return done;
 }
 
+std::vector<std::pair<Links::Path, double>> Worker::ListStateMoves(
+    const IslandPlan& plan, const std::set<std::pair<NodeId, Incarnation>>& had) const {
+  std::map<std::string, std::string> source_of;  // a site's own holders, or others
+  for (const auto& [holder, incarnation] : had) {
+    const std::string& site = world_.FindWorker(holder)->site_;
+    source_of.try_emplace(site, site);
+  }
+  if (source_of.empty()) return {};
+  const double bytes = kStateBytes * static_cast<double>(world_.scene.parameters()) /
+                       static_cast<double>(plan.members.size());
+  std::map<Links::Ends, std::pair<NodeId, double>> moves;
+  for (const IslandMember& member : plan.members) {
+    if (had.contains({member.worker, member.incarnation})) continue;
+    const std::string& to = world_.FindWorker(member.worker)->site_;
+    const auto found = source_of.find(to);
+    const std::string& from = found == source_of.end() ? source_of.begin()->second : found->second;
+    auto& [node, sum] = moves[{from, to}];
+    node = member.worker;
+    sum = from == to ? bytes : sum + bytes;  // each has a card of its own
+  }
+  std::vector<std::pair<Links::Path, double>> paths;
+  for (const auto& [ends, move] : moves) paths.push_back({{ends, move.first}, move.second});
+  return paths;
+}
+
+std::vector<std::pair<Links::Path, double>> Worker::ListCopies() const {
+  const size_t n = plan_.members.size();
+  const double bytes =
+      kStateBytes * static_cast<double>(world_.scene.parameters()) / static_cast<double>(n);
+  std::map<Links::Ends, double> copies;
+  for (size_t m = 0; m < n; ++m) {
+    for (size_t next = 1; next <= static_cast<size_t>(world_.spec.checkpoint.peer_copies); ++next) {
+      if (next == n) break;
+      const std::string& from = team_[m]->site_;
+      const std::string& to = team_[(m + next) % n]->site_;
+      double& sum = copies[{from, to}];
+      sum = from == to ? bytes * static_cast<double>(next) : sum + bytes;
+    }
+  }
+  std::vector<std::pair<Links::Path, double>> paths;
+  for (const auto& [ends, sum] : copies) paths.push_back({{ends, name(), false}, sum});
+  return paths;
+}
+
+void Worker::MoveState(const std::vector<std::pair<Links::Path, double>>& moves,
+                       Timeline::Action done) {
+  state_on_links_.clear();
+  if (moves.empty()) return done();
+  const auto open = std::make_shared<size_t>(moves.size());
+  for (const auto& [path, bytes] : moves) {
+    state_on_links_.push_back(world_.links.Send(path, bytes, [this, open, done, at = run()] {
+      if (alive() && run() == at && --*open == 0) done();
+    }));
+  }
+}
+
 void Worker::SetUp() {
   setting_up_ = true;
   const worker::Reconfigure& action = *reconfigure_;
   Duration takes = world_.scene.times.set_up, replay{0};
   const std::set<std::pair<NodeId, Incarnation>> had = world_.islands[action.island].holders;
-  worker::Reconfigured done = KeepState(&takes, &replay);
-  const bool joined = std::any_of(action.plan.members.begin(), action.plan.members.end(),
-                                  [&](const IslandMember& m) {
-                                    return !had.contains({m.worker, m.incarnation});
-                                  });
-  if (joined && world_.islands[action.island].valid && !world_.scene.free_links) {
-    takes += FromSeconds(kStateBytes * static_cast<double>(world_.scene.parameters()) /
-                         static_cast<double>(action.plan.members.size()) /
-                         world_.scene.links.at({site_, site_}).bytes_per_s);
-  }
-  AfterInRun(takes + replay, [this, done = std::move(done), replay, number = ++command_]() mutable {
-    if (number != command_) return;
-    const worker::Reconfigure action = *std::exchange(reconfigure_, std::nullopt);
-    outstanding_ = setting_up_ = false;
-    plan_ = action.plan;
-    island_ = action.island;
-    generation_ = action.generation;
-    leads_ = true;
-    if (plan_.members.empty()) {  // this worker's devices, without a plan
-      PlanRequest request;
-      request.spec = world_.spec;
-      request.number = 2;  // its limits were checked before
-      request.members = {{{name(), incarnation_}, site_, {}, {}}};
-      const absl::StatusOr<IslandPlan> own = world_.planner.Plan(request, std::nullopt, 1).plan;
-      if (!own.ok()) {
-        plan_ = IslandPlan();
-        leads_ = false;
-        return Deliver(worker::CommandFailed{std::string(own.status().message())});
-      }
-      plan_.step_ns = own->step_ns;
-    }
-    if (replay > Duration(0)) LoseWork(Use::kReplanning, replay);
-    if (!done.kept) {
-      for (const IslandMember& member : plan_.members) {
-        world_.accounts.ChargeReplayed(world_.worker_index.at(member.worker),
-                                       step_time() * steps_since_base_);
-      }
-      steps_since_base_ = 0;
-    }
-    if (!action.take_over_from.empty()) {
-      done.taken_over = world_.handed_over.at({action.generation, action.take_over_from});
-    }
-    if (world_.islands[island_].valid) HoldState();
-    for (const IslandMember& member : plan_.members) {
-      if (member.worker == name()) continue;
-      Worker* const other = world_.FindWorker(member.worker);
-      world_.Say(site_, other->site_, [other, plan_number = plan_.number] {
-        other->Deliver(worker::FollowerState{plan_number, "following"});
-      });
-    }
-    Deliver(done);
+  const worker::Reconfigured done = KeepState(&takes, &replay);
+  std::vector<std::pair<Links::Path, double>> moves;
+  if (world_.islands[action.island].valid) moves = ListStateMoves(action.plan, had);
+  MoveState(moves, [this, done, takes, replay, number = ++command_] {
+    AfterInRun(takes + replay, [this, done, replay, number] {
+      if (number == command_) EndSetUp(done, replay);
+    });
   });
+}
+
+// Plans for this worker's devices, where the coordinator has made none.
+absl::Status Worker::PlanAlone() {
+  PlanRequest request;
+  request.spec = world_.spec;
+  request.number = 2;  // its limits were checked before
+  request.members = {{{name(), incarnation_}, site_, {}, {}}};
+  ATOLL_ASSIGN_OR_RETURN(const IslandPlan own,
+                         world_.planner.Plan(island_, request, std::nullopt, 1).plan);
+  plan_.step_ns = own.step_ns;
+  return absl::OkStatus();
+}
+
+void Worker::EndSetUp(worker::Reconfigured done, Duration replay) {
+  const worker::Reconfigure action = *std::exchange(reconfigure_, std::nullopt);
+  outstanding_ = setting_up_ = false;
+  plan_ = action.plan;
+  island_ = action.island;
+  generation_ = action.generation;
+  leads_ = true;
+  if (plan_.members.empty()) {
+    if (const absl::Status own = PlanAlone(); !own.ok()) {
+      plan_ = IslandPlan();
+      team_.clear();
+      leads_ = false;
+      return Deliver(worker::CommandFailed{std::string(own.message())});
+    }
+  }
+  team_.clear();
+  for (const IslandMember& member : plan_.members)
+    team_.push_back(world_.FindWorker(member.worker));
+  if (team_.empty()) team_.push_back(this);
+  std::vector<NodeId> members;
+  for (const Worker* const member : team_) members.push_back(member->name());
+  owned_ = world_.planner.ShareBySite(island_, members);
+  for (const auto& [worker, devices] : world_.planner.CountDevices(island_, members)) {
+    world_.accounts.SetUsed(world_.timeline.now(), world_.worker_index.at(worker), devices);
+  }
+  if (replay > Duration(0)) LoseWork(Use::kReplanning, replay);
+  if (!done.kept) ChargeLostSteps();
+  if (!action.take_over_from.empty()) {
+    done.taken_over =
+        world_.handed_over.extract({action.generation, action.take_over_from}).mapped();
+  }
+  if (world_.islands[island_].valid) HoldState();
+  for (Worker* const other : team_) {
+    if (other == this) continue;
+    world_.Say(site_, other->site_, [other, plan_number = plan_.number] {
+      other->Deliver(worker::FollowerState{plan_number, "following"});
+    });
+  }
+  Deliver(done);
 }
 
 void Worker::HoldState() {
   IslandState& state = world_.islands[island_];
+  const bool same = state.valid && state.generation == generation_ && !state.members.empty() &&
+                    state.plan_number == plan_.number;
+  if (same) return;  // each adoption calls it
   state.valid = true;
   state.generation = generation_;
+  state.plan_number = plan_.number;
   state.members.clear();
   state.holders.clear();
   for (const IslandMember& member : plan_.members) {
@@ -220,6 +305,7 @@ void Worker::Do(const worker::ReleaseJob& action) {
   reconfigure_.reset();
   island_ = -1;
   plan_ = IslandPlan();
+  team_.clear();
   if (action.removed) held_.erase(action.job);
 }
 
@@ -247,6 +333,7 @@ void Worker::Do(const worker::InterruptStep& action) {
     return Finish(kMoment, worker::CommandFailed{action.reason});
   }
   if (!outstanding_) return;
+  CancelAll(state_on_links_);
   reconfigure_.reset();
   setting_up_ = false;
   if (preparing_) return Finish(kMoment, worker::PrepareFailed{job_, action.reason});
@@ -261,15 +348,17 @@ void Worker::Do(const worker::Validate& action) {
          worker::ValidationDone{action.version, 1.0, sequences * world_.spec.data.sequence_length});
 }
 
-void Worker::Do(const CaptureDelta& action) {
-  steps_since_base_ = 0;
+void Worker::Do(const worker::CaptureDelta& action) {
+  world_.islands[island_].adopted_at = world_.islands[island_].steps;
   Finish(milliseconds(1), worker::DeltaCaptured{action.contribution});
   AfterInRun(milliseconds(1) + CopyTime(8),
              [this, id = action.contribution] { Deliver(worker::DeltaReady{id}); });
 }
 
 void Worker::Do(const worker::AdoptPulled& action) {
-  if (action.mode == worker::AdoptMode::kReplace) steps_since_base_ = 0;
+  if (action.mode == worker::AdoptMode::kReplace) {
+    world_.islands[island_].adopted_at = world_.islands[island_].steps;
+  }
   HoldState();
   Finish(CopyTime(8), worker::Adopted{action.version});
 }
@@ -281,8 +370,7 @@ SavedState Worker::MakeSavedState(const worker::SaveState& action) const {
   SavedState state;
   state.about = action.about;
   std::vector<NodeId> members;
-  for (const IslandMember& member : plan_.members) members.push_back(member.worker);
-  if (members.empty()) members.push_back(name());
+  for (const Worker* const member : team_) members.push_back(member->name());
   const int64_t elements = world_.facts.layers.front().elements;
   const auto count = static_cast<int64_t>(members.size());
   for (int64_t m = 0; m < count; ++m) {
@@ -307,29 +395,38 @@ void Worker::Do(const worker::SaveState& action) {
   const bool memory = action.tier == Tier::kMemory;
   worker::SaveState saved = action;
   saved.about.save = world_.next_save++;
-  const bool by_owners = memory && world_.planner.IsRedundant(world_.islands[island_].members);
+  const bool by_owners =
+      memory && world_.planner.IsRedundant(island_, world_.islands[island_].members);
   Finish(CopyTime(kStateBytes),
          worker::StateCopied{by_owners ? worker::Kept::kByOwners : worker::Kept::kCopied});
+  if (by_owners) return;
+  const auto end = [this, saved, memory, steps = world_.islands[island_].steps,
+                    generation = generation_, number = plan_.number] {
+    if (generation != generation_ || number != plan_.number || !leads_) return;
+    worker::StateSaved done{{}, "", saved.tier};
+    done.state.about = saved.about;
+    if (memory) {
+      world_.islands[island_].copied_at = steps;
+    } else {
+      held_.insert(saved.about.job);
+      done.state = MakeSavedState(saved);
+      std::vector<NodeId>& members = world_.saves[saved.about.save];
+      for (const Worker* const member : team_) members.push_back(member->name());
+      std::deque<int64_t>& of_island = world_.islands[island_].saves;
+      of_island.push_back(saved.about.save);
+      if (of_island.size() > kSavesKept) {
+        world_.saves.erase(of_island.front());
+        of_island.pop_front();
+      }
+    }
+    Deliver(done);
+  };
+  if (memory) {
+    return AfterInRun(CopyTime(kStateBytes), [this, end] { MoveState(ListCopies(), end); });
+  }
   const double share = kStateBytes * static_cast<double>(world_.scene.parameters()) /
                        static_cast<double>(std::max<size_t>(1, plan_.members.size()));
-  const double rate = memory && !world_.scene.free_links
-                          ? world_.scene.links.at({site_, site_}).bytes_per_s
-                          : kDiskBytesPerSecond;
-  if (by_owners) return;
-  AfterInRun(CopyTime(kStateBytes) + FromSeconds(share / rate),
-             [this, saved, memory, generation = generation_, number = plan_.number] {
-               if (generation != generation_ || number != plan_.number || !leads_) return;
-               worker::StateSaved done{{}, "", saved.tier};
-               done.state.about = saved.about;
-               if (memory) {
-                 world_.islands[island_].copied_at = saved.about.inner_step;
-               } else {
-                 held_.insert(saved.about.job);
-                 done.state = MakeSavedState(saved);
-                 world_.saves[saved.about.save] = saved;
-               }
-               Deliver(done);
-             });
+  AfterInRun(CopyTime(kStateBytes) + FromSeconds(share / kDiskBytesPerSecond), end);
 }
 
 }  // namespace atl::rehearsal

@@ -1,5 +1,7 @@
 // The coordinator's shell: its store survives it.
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,10 +15,6 @@ constexpr char kCluster[] = "00000000000000aa";
 constexpr Duration kPreparedPlan = std::chrono::milliseconds(50);
 // The planner prepares for the loss of so many workers (coordinator/prepared_plans.h).
 constexpr size_t kPreparedLosses = 2;
-
-void Mix(uint64_t& hash, absl::string_view text) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-}
 
 }  // namespace
 
@@ -59,7 +57,7 @@ std::vector<Reply> Coordinator::Deliver(const CoordinatorEvent& event) {
   CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
   for (StoreWrite& write : actions.persist) {
     if (const auto* line = std::get_if<EventRecord>(&write.record)) {
-      Mix(world_.hash, line->text);
+      world_.hash = XXH3_64bits_withSeed(line->text.data(), line->text.size(), world_.hash);
       continue;
     }
     const std::string key = MakeRecordKey(write.record);
@@ -102,8 +100,8 @@ void Coordinator::Carry(const CoordinatorActions& actions) {
 // A plan for the loss of one or two workers has been prepared; others are searched for.
 void Coordinator::Plan(const MakePlan& query) {
   ++plans_;
-  PlanMade made =
-      world_.planner.Plan(query, query.current, static_cast<int32_t>(world_.facts.layers.size()));
+  PlanMade made = world_.planner.Plan(query.island, query, query.current,
+                                      static_cast<int32_t>(world_.facts.layers.size()));
   made.job = query.job;
   made.island = query.island;
   made.request = query.request;

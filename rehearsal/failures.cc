@@ -1,8 +1,9 @@
 #include "rehearsal/failures.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,8 +19,8 @@
 namespace atl::rehearsal {
 namespace {
 
-constexpr const char* kNames[] = {"device", "worker", "node",       "site",
-                                  "link",   "server", "preemption", "coordinator"};
+constexpr const char* kNames[] = {"device", "worker",     "node",        "site", "link",
+                                  "server", "preemption", "coordinator", "disk"};
 constexpr double kExpectedMax = 1e6;  // failures of a law in one run
 constexpr double kSecondsMax = 100 * 365 * 86'400.0;
 
@@ -119,7 +120,8 @@ absl::StatusOr<FailureLaw> ReadLaw(const v1::FailureLaw& read, const std::string
   }
   law.together_share = read.together_share() > 0 ? read.together_share() : 1;
   const bool alone = law.kind == FailureKind::kSite || law.kind == FailureKind::kLink ||
-                     law.kind == FailureKind::kServer || law.kind == FailureKind::kCoordinator;
+                     law.kind == FailureKind::kServer || law.kind == FailureKind::kCoordinator ||
+                     law.kind == FailureKind::kDisk;
   if (alone && (!law.together.empty() || read.together_share() > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, "together: a ", Name(law.kind), " fails by itself; leave it out"));
@@ -143,116 +145,6 @@ absl::Status ReadTimes(const v1::RehearsalTimes& read, Times* times) {
   ATOLL_RETURN_IF_ERROR(ReadTime(read.open(), "times.open", &times->open));
   ATOLL_RETURN_IF_ERROR(ReadTime(read.plan(), "times.plan", &times->plan));
   return ReadTime(read.set_up(), "times.set_up", &times->set_up);
-}
-
-// Subjects of one kind by name, and the workers that fail with each.
-using Subjects = std::map<std::string, std::vector<std::string>>;
-
-Subjects ListSubjects(const Scene& scene, FailureKind kind, const std::string& of) {
-  Subjects subjects;
-  const auto type_of = [&](int device) -> const std::string& {
-    return scene.input.cluster.types[scene.input.cluster.devices[device].type].name;
-  };
-  if (kind == FailureKind::kLink) {
-    for (const auto& [ends, link] : scene.links) {
-      if (ends.first == ends.second || (!of.empty() && of != ends.first && of != ends.second)) {
-        continue;
-      }
-      subjects[absl::StrCat(ends.first, ">", ends.second)];
-    }
-  } else if (kind == FailureKind::kServer) {
-    int number = 0;
-    for (const ServerPlace& place : scene.servers) {
-      for (int i = 0; i < place.count; ++i, ++number) {
-        if (of.empty() || of == place.site) subjects[absl::StrCat("server-", number)];
-      }
-    }
-  } else if (kind == FailureKind::kCoordinator) {
-    subjects["coordinator"];
-  } else {
-    for (const SceneWorker& worker : scene.workers) {
-      const bool of_site = of.empty() || of == worker.site;
-      const bool of_type = !of_site && std::any_of(worker.devices.begin(), worker.devices.end(),
-                                                   [&](int d) { return type_of(d) == of; });
-      if (!of_site && !of_type) continue;
-      if (kind == FailureKind::kDevice) {
-        for (const int d : worker.devices) {
-          if (of_site || type_of(d) == of) {
-            subjects[scene.input.cluster.devices[d].id] = {worker.name};
-          }
-        }
-      } else if (kind == FailureKind::kSite) {
-        subjects[worker.site].push_back(worker.name);
-      } else {
-        subjects[worker.name] = {worker.name};
-      }
-    }
-  }
-  return subjects;
-}
-
-// All workers that share the node, rack or site of this one.
-std::vector<std::string> Neighbours(const Failures& failures, const Scene& scene,
-                                    const std::string& together, const std::string& name) {
-  const auto group = [&](const SceneWorker& worker) {
-    if (together == "site") return worker.site;
-    if (together == "node") return worker.name;
-    const auto rack = failures.racks.find(worker.name);
-    return rack == failures.racks.end() ? absl::StrCat("no rack, ", worker.name) : rack->second;
-  };
-  const auto self = std::find_if(scene.workers.begin(), scene.workers.end(),
-                                 [&](const SceneWorker& w) { return w.name == name; });
-  std::vector<std::string> names;
-  for (const SceneWorker& worker : scene.workers) {
-    if (group(worker) == group(*self)) names.push_back(worker.name);
-  }
-  return names;
-}
-
-// A subject's failures do not depend on which others there are.
-uint64_t MakeStream(size_t law, const std::string& subject) {
-  uint64_t hash = 1469598103934665603u + law;
-  for (const char c : subject) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
-absl::Status DrawLaw(const Failures& failures, const Scene& scene, size_t number, Duration until,
-                     uint64_t seed, std::vector<Failure>* drawn) {
-  const FailureLaw& law = failures.laws[number];
-  const Subjects subjects = ListSubjects(scene, law.kind, law.of);
-  if (subjects.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("failures[", number, "]: no ", Name(law.kind), " is of \"", law.of, "\""));
-  }
-  const double expected =
-      Seconds(until) / 3600 / law.mtbf_hours * static_cast<double>(subjects.size());
-  if (expected > kExpectedMax) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "failures[%d].mtbf_hours = %g: %.3g failures are expected of %d subjects; at most %.3g: "
-        "raise it, or play fewer days",
-        number, law.mtbf_hours, expected, subjects.size(), kExpectedMax));
-  }
-  for (const auto& [subject, workers] : subjects) {
-    Rng rng(seed, MakeStream(number, subject));
-    double hours = 0;
-    for (;;) {
-      hours += -law.mtbf_hours * std::log(1 - rng.Uniform());
-      if (hours * 3600 >= Seconds(until)) break;
-      Failure failure{FromSeconds(hours * 3600),
-                      law.kind,
-                      subject,
-                      law.repair.Draw(rng),
-                      law.notice,
-                      law.factor,
-                      workers};
-      const bool together = rng.Chance(law.together_share) && !law.together.empty();
-      if (together && workers.size() == 1) {
-        failure.workers = Neighbours(failures, scene, law.together, workers[0]);
-      }
-      drawn->push_back(std::move(failure));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -312,6 +204,20 @@ absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string
     failures.servers.push_back({servers.site(), servers.count() == 0 ? 1 : servers.count()});
   }
   failures.coordinator_site = file.coordinator();
+  for (int i = 0; i < file.prices_size(); ++i) {
+    const v1::HourlyPrice& price = file.prices(i);
+    const bool in_day = price.from_hour() >= 0 && price.from_hour() < kHours &&
+                        price.to_hour() > 0 && price.to_hour() <= kHours &&
+                        price.to_hour() != price.from_hour();
+    if (!in_day || !(price.price_per_hour() >= 0) || price.price_per_hour() > 1e6) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": prices[", i,
+                       "]: from_hour is 0 to 23, to_hour 1 to 24 and another one, "
+                       "price_per_hour 0 to 1e6"));
+    }
+    failures.prices.push_back(
+        {price.of(), price.from_hour(), price.to_hour(), price.price_per_hour()});
+  }
   for (size_t i = 0; i < failures.laws.size(); ++i) {
     if (failures.laws[i].together != "rack" || !failures.racks.empty()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -320,21 +226,76 @@ absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string
   return failures;
 }
 
-absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
-                                          Duration until, uint64_t seed) {
-  std::set<std::string> names;
-  for (const SceneWorker& worker : scene.workers) names.insert(worker.name);
-  for (const auto& [node, rack] : failures.racks) {
-    if (names.contains(node)) continue;
+absl::StatusOr<FailureSource> FailureSource::Make(const Failures* failures, const Scene* scene) {
+  FailureSource source(failures, scene);
+  for (const SceneWorker& worker : scene->workers) source.workers_[worker.name] = &worker;
+  for (const auto& [node, rack] : failures->racks) {
+    if (source.workers_.contains(node)) continue;
     return absl::NotFoundError(
         absl::StrCat("racks: rack \"", rack, "\" has a node \"", node, "\": there is no such one"));
   }
-  std::vector<Failure> drawn;
+  ATOLL_RETURN_IF_ERROR(source.FindEvents());
+  for (size_t i = 0; i < failures->laws.size(); ++i) {
+    const FailureLaw& law = failures->laws[i];
+    source.of_laws_.push_back(source.ListSubjects(law.kind, law.of));
+    if (!source.of_laws_.back().empty()) continue;
+    return absl::NotFoundError(
+        absl::StrCat("failures[", i, "]: no ", Name(law.kind), " is of \"", law.of, "\""));
+  }
+  source.FindGroups();
+  return source;
+}
+
+FailureSource::Subjects FailureSource::ListSubjects(FailureKind kind, const std::string& of) const {
+  Subjects subjects;
+  const auto type_of = [&](int device) -> const std::string& {
+    return scene_.input.cluster.types[scene_.input.cluster.devices[device].type].name;
+  };
+  if (kind == FailureKind::kLink) {
+    for (const auto& [ends, link] : scene_.links) {
+      if (ends.first == ends.second || (!of.empty() && of != ends.first && of != ends.second)) {
+        continue;
+      }
+      subjects[absl::StrCat(ends.first, ">", ends.second)];
+    }
+    return subjects;
+  }
+  if (kind == FailureKind::kServer || kind == FailureKind::kDisk) {
+    int number = 0;
+    for (const ServerPlace& place : scene_.servers) {
+      for (int i = 0; i < place.count; ++i, ++number) {
+        if (of.empty() || of == place.site) subjects[absl::StrCat("server-", number)];
+      }
+    }
+  }
+  if (kind == FailureKind::kCoordinator) subjects["coordinator"];
+  if (kind == FailureKind::kServer || kind == FailureKind::kCoordinator) return subjects;
+  for (const SceneWorker& worker : scene_.workers) {
+    const bool of_site = of.empty() || of == worker.site;
+    const bool of_type = !of_site && std::any_of(worker.devices.begin(), worker.devices.end(),
+                                                 [&](int d) { return type_of(d) == of; });
+    if (!of_site && !of_type) continue;
+    if (kind == FailureKind::kDevice) {
+      for (const int d : worker.devices) {
+        if (of_site || type_of(d) == of) {
+          subjects[scene_.input.cluster.devices[d].id] = {worker.name};
+        }
+      }
+    } else if (kind == FailureKind::kSite) {
+      subjects[worker.site].push_back(worker.name);
+    } else {
+      subjects[worker.name] = {worker.name};
+    }
+  }
+  return subjects;
+}
+
+absl::Status FailureSource::FindEvents() {
   std::map<FailureKind, Subjects> of_kind;
-  for (size_t i = 0; i < failures.events.size(); ++i) {
-    Failure event = failures.events[i];
+  for (size_t i = 0; i < failures_.events.size(); ++i) {
+    Failure event = failures_.events[i];
     const auto [listed, is_new] = of_kind.try_emplace(event.kind);
-    if (is_new) listed->second = ListSubjects(scene, event.kind, "");
+    if (is_new) listed->second = ListSubjects(event.kind, "");
     const Subjects& subjects = listed->second;
     if (event.kind == FailureKind::kCoordinator) event.subject = "coordinator";
     const auto found = subjects.find(event.subject);
@@ -347,19 +308,103 @@ absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene&
           "events[", i, "].subject = \"", event.subject, "\": there is no such ", Name(event.kind),
           "; there are ", absl::StrJoin(some, ", "), some.size() < subjects.size() ? ", ..." : ""));
     }
-    if (event.at >= until) {
-      return absl::InvalidArgumentError(absl::StrCat("events[", i, "].at: after the end of ",
-                                                     Seconds(until) / 86'400, " days (--days)"));
-    }
     event.workers = found->second;
-    drawn.push_back(std::move(event));
+    events_.push_back(std::move(event));
   }
-  for (size_t i = 0; i < failures.laws.size(); ++i) {
-    ATOLL_RETURN_IF_ERROR(DrawLaw(failures, scene, i, until, seed, &drawn));
+  return absl::OkStatus();
+}
+
+std::string FailureSource::GetGroup(const std::string& together, const SceneWorker& worker) const {
+  if (together == "site") return worker.site;
+  if (together == "node") return worker.name;
+  const auto rack = failures_.racks.find(worker.name);
+  return rack == failures_.racks.end() ? absl::StrCat("no rack, ", worker.name) : rack->second;
+}
+
+void FailureSource::FindGroups() {
+  for (const FailureLaw& law : failures_.laws) {
+    const auto [groups, is_new] = groups_.try_emplace(law.together);
+    if (!is_new || law.together.empty()) continue;
+    for (const SceneWorker& worker : scene_.workers) {
+      groups->second[GetGroup(law.together, worker)].push_back(worker.name);
+    }
+  }
+}
+
+absl::Status FailureSource::DrawLaw(size_t number, Duration until, uint64_t seed,
+                                    std::vector<Failure>* drawn) const {
+  const FailureLaw& law = failures_.laws[number];
+  const Subjects& subjects = of_laws_[number];
+  const double expected =
+      Seconds(until) / 3600 / law.mtbf_hours * static_cast<double>(subjects.size());
+  if (expected > kExpectedMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "failures[%d].mtbf_hours = %g: %.3g failures are expected of %d subjects; at most %.3g: "
+        "raise it, or play fewer days",
+        number, law.mtbf_hours, expected, subjects.size(), kExpectedMax));
+  }
+  for (const auto& [subject, workers] : subjects) {
+    // A subject's failures do not depend on which others there are.
+    Rng rng(seed, XXH3_64bits_withSeed(subject.data(), subject.size(), number));
+    double hours = 0;
+    for (;;) {
+      hours += -law.mtbf_hours * std::log(1 - rng.Uniform());
+      if (hours * 3600 >= Seconds(until)) break;
+      Failure failure{FromSeconds(hours * 3600),
+                      law.kind,
+                      subject,
+                      law.repair.Draw(rng),
+                      law.notice,
+                      law.factor,
+                      workers};
+      const bool together = rng.Chance(law.together_share) && !law.together.empty();
+      if (together && workers.size() == 1) {
+        const std::string group = GetGroup(law.together, *workers_.at(workers[0]));
+        failure.workers = groups_.at(law.together).at(group);
+      }
+      drawn->push_back(std::move(failure));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Failure>> FailureSource::Draw(Duration until, uint64_t seed) const {
+  std::vector<Failure> drawn = events_;
+  for (size_t i = 0; i < events_.size(); ++i) {
+    if (events_[i].at < until) continue;
+    return absl::InvalidArgumentError(absl::StrCat("events[", i, "].at: after the end of ",
+                                                   Seconds(until) / 86'400, " days (--days)"));
+  }
+  for (size_t i = 0; i < failures_.laws.size(); ++i) {
+    ATOLL_RETURN_IF_ERROR(DrawLaw(i, until, seed, &drawn));
   }
   std::stable_sort(drawn.begin(), drawn.end(),
                    [](const Failure& a, const Failure& b) { return a.at < b.at; });
   return drawn;
+}
+
+absl::Status SetPrices(const std::vector<HourlyPrice>& prices, Scene& scene) {
+  const plan::Cluster& cluster = scene.input.cluster;
+  for (size_t i = 0; i < prices.size(); ++i) {
+    const HourlyPrice& price = prices[i];
+    bool found = false;
+    for (SceneWorker& worker : scene.workers) {
+      for (size_t d = 0; d < worker.devices.size(); ++d) {
+        const auto type = static_cast<size_t>(cluster.devices[worker.devices[d]].type);
+        const bool applies =
+            price.of.empty() || price.of == worker.site || price.of == cluster.types[type].name;
+        found = found || applies;
+        for (int hour = price.from_hour; applies; hour = (hour + 1) % kHours) {
+          worker.prices[d][static_cast<size_t>(hour)] = price.price_per_hour;
+          if ((hour + 1) % kHours == price.to_hour % kHours) break;
+        }
+      }
+    }
+    if (found) continue;
+    return absl::NotFoundError(
+        absl::StrCat("prices[", i, "].of = \"", price.of, "\": no type of devices, and no site"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace atl::rehearsal

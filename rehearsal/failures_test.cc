@@ -11,6 +11,14 @@ namespace {
 using std::chrono::hours;
 using std::chrono::minutes;
 
+// What a file draws in a scene.
+absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
+                                          Duration until, uint64_t seed) {
+  const absl::StatusOr<FailureSource> source = FailureSource::Make(&failures, &scene);
+  if (!source.ok()) return source.status();
+  return source->Draw(until, seed);
+}
+
 TEST_CASE("times have units") {
   CHECK(*ParseTime("90 s") == std::chrono::seconds(90));
   CHECK(*ParseTime("1.5h") == minutes(90));
@@ -90,6 +98,40 @@ TEST_CASE("what cannot happen in the time, or far too often, is refused") {
     REQUIRE(failures.ok());
     CHECK_FALSE(Draw(*failures, scene, hours(2), 1).ok());
   }
+}
+
+TEST_CASE("subjects that are not there are refused before anything is drawn") {
+  const Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 1, 2);
+  for (const char* bad : {"[[events]]\nat = \"1 h\"\nkind = \"disk\"\nsubject = \"n9\"\n",
+                          "[[failures]]\nof = \"h100\"\nmtbf_hours = 5\n",
+                          "[[racks]]\nname = \"r\"\nnodes = [\"n7\"]\n"}) {
+    INFO(bad);
+    const auto failures = ParseFailures(bad, "f.toml");
+    REQUIRE(failures.ok());
+    CHECK(absl::IsNotFound(FailureSource::Make(&*failures, &scene).status()));
+  }
+}
+
+TEST_CASE("prices change by hour, over midnight too, and the last one that applies holds") {
+  const auto failures = ParseFailures(
+      "[[prices]]\nfrom_hour = 22\nto_hour = 6\nprice_per_hour = 1\n"
+      "[[prices]]\nof = \"site-1\"\nfrom_hour = 0\nto_hour = 24\nprice_per_hour = 3\n",
+      "f.toml");
+  REQUIRE(failures.ok());
+  Scene scene = testing::MakeSmallScene(testing::MakeSpec(100), 2, 1);
+  REQUIRE(SetPrices(failures->prices, scene).ok());
+  const SceneWorker& worker = scene.workers[0];
+  CHECK(worker.ComputePrice(hours(0), hours(24)) == Approx(8 * 1 + 16 * 2));
+  CHECK(worker.ComputePrice(hours(5), hours(7)) == Approx(1 + 2));
+  CHECK(worker.ComputePrice(hours(21) + minutes(30), hours(24 + 1)) == Approx(0.5 * 2 + 3 * 1));
+  CHECK(scene.workers[1].ComputePrice(hours(1), hours(49)) == Approx(48 * 3));
+  for (const char* bad :
+       {"[[prices]]\nfrom_hour = 24\nto_hour = 6\n", "[[prices]]\nfrom_hour = 3\nto_hour = 3\n",
+        "[[prices]]\nfrom_hour = 3\nto_hour = 4\nprice_per_hour = -1\n"}) {
+    INFO(bad);
+    CHECK(absl::IsInvalidArgument(ParseFailures(bad, "f.toml").status()));
+  }
+  CHECK(absl::IsNotFound(SetPrices({{"h100", 0, 24, 1}}, scene)));
 }
 
 TEST_CASE("a subject's failures do not depend on which others there are") {

@@ -33,7 +33,7 @@ worker::StepDone Worker::DoneStep(int64_t tokens) const {
 void Worker::CountSteps(int64_t steps, int64_t tokens) {
   world_.trained_tokens += tokens;
   world_.steps += steps;
-  steps_since_base_ += steps;
+  world_.islands[island_].steps += steps;
 }
 
 void Worker::ScheduleStep(Instant deadline) {

@@ -11,105 +11,131 @@ constexpr double kWaitMax = 1e8;  // seconds, longer than any rehearsal; times d
 constexpr double kDone = 1e-3;    // bytes: rounding of times to nanoseconds
 }  // namespace
 
+Links::Link& Links::GetLink(const Ends& ends, const std::string& node, bool receives) {
+  const bool within = ends.first == ends.second;
+  const auto [found, is_new] =
+      links_.try_emplace({ends, within ? node : "", within && receives}, Link());
+  if (is_new) found->second.bytes_per_s = scene_.links.at(ends).bytes_per_s;
+  if (is_new) found->second.latency = Latency(ends);
+  return found->second;
+}
+
 Duration Links::Latency(const Ends& ends) const {
   return std::max(FromSeconds(scene_.links.at(ends).latency_s),
                   Duration(std::chrono::microseconds(50)));
 }
 
 bool Links::IsUp(const Ends& ends) const {
-  const auto found = links_.find(ends);
+  if (ends.first == ends.second) return true;
+  const auto found = links_.find({ends, "", false});
   return found == links_.end() || found->second.down == 0;
 }
 
-double Links::BytesPerSecond(const Ends& ends, const Link& link) const {
+double Links::BytesPerSecond(const Link& link) {
   if (link.down > 0 || link.transfers.empty()) return 0;
-  return scene_.links.at(ends).bytes_per_s * link.factor /
-         static_cast<double>(link.transfers.size());
+  return link.bytes_per_s * link.factor / static_cast<double>(link.transfers.size());
 }
 
-void Links::Advance(const Ends& ends, Link& link) {
-  const double carried = BytesPerSecond(ends, link) *
-                         Seconds(timeline_.now() - std::exchange(link.since, timeline_.now()));
-  for (auto& [number, transfer] : link.transfers) {
-    transfer.left = std::max(0.0, transfer.left - carried);
-  }
+void Links::Advance(Link& link) {
+  if (link.transfers.empty()) link.carried = 0;
+  link.carried +=
+      BytesPerSecond(link) * Seconds(timeline_.now() - std::exchange(link.since, timeline_.now()));
 }
 
-void Links::Schedule(const Ends& ends, Link& link) {
+void Links::Schedule(Link& link) {
   const int64_t tick = ++link.tick;
-  const double rate = BytesPerSecond(ends, link);
+  const double rate = BytesPerSecond(link);
   if (rate <= 0) return;
-  double least = link.transfers.begin()->second.left;
-  for (const auto& [number, transfer] : link.transfers) least = std::min(least, transfer.left);
+  const double least = std::max(0.0, link.transfers.begin()->first.first - link.carried);
   const auto wait =
       Duration(static_cast<int64_t>(std::min(kWaitMax * 1e9, std::ceil(least / rate * 1e9))));
-  timeline_.After(wait, [this, ends, &link, tick] {
+  timeline_.After(wait, [this, &link, tick] {
     if (tick != link.tick) return;
-    Advance(ends, link);
+    Advance(link);
     std::vector<Timeline::Action> arrived;
-    for (auto it = link.transfers.begin(); it != link.transfers.end();) {
-      if (it->second.left > kDone) {
-        ++it;
-        continue;
-      }
-      arrived.push_back(std::move(it->second.arrived));
-      where_.erase(it->first);
-      it = link.transfers.erase(it);
+    const double done = link.carried + std::max(kDone, 1e-12 * link.carried);
+    while (!link.transfers.empty() && link.transfers.begin()->first.first <= done) {
+      arrived.push_back(Take(where_.find(link.transfers.begin()->first.second)));
     }
-    Schedule(ends, link);
-    for (Timeline::Action& action : arrived) timeline_.After(Latency(ends), std::move(action));
+    Schedule(link);
+    for (Timeline::Action& action : arrived) timeline_.After(link.latency, std::move(action));
   });
 }
 
-int64_t Links::Send(const Ends& ends, double bytes, Timeline::Action arrived) {
+Timeline::Action Links::Take(std::map<int64_t, Place>::iterator place) {
+  const auto [number, at] = *place;
+  const auto found = at.link->transfers.find({at.done_at, number});
+  Timeline::Action action = std::move(found->second);
+  at.link->transfers.erase(found);
+  where_.erase(place);
+  return action;
+}
+
+int64_t Links::Send(const Path& path, double bytes, Timeline::Action arrived) {
   const int64_t number = next_++;
   if (scene_.free_links) {
     timeline_.After(Duration(0), std::move(arrived));
     return number;
   }
-  Link& link = links_[ends];
-  Advance(ends, link);
-  link.transfers[number] = {bytes, std::move(arrived)};
-  where_[number] = ends;
-  Schedule(ends, link);
+  Link& link = GetLink(path.ends, path.node, path.receives);
+  Advance(link);
+  const double done_at = link.carried + bytes;
+  link.transfers[{done_at, number}] = std::move(arrived);
+  where_[number] = {path, &link, done_at};
+  Schedule(link);
   return number;
 }
 
 const Links::Ends* Links::Find(int64_t transfer) const {
   const auto found = where_.find(transfer);
-  return found == where_.end() ? nullptr : &found->second;
+  return found == where_.end() ? nullptr : &found->second.path.ends;
 }
 
 void Links::Say(const Ends& ends, Timeline::Action arrived) {
-  if (IsUp(ends)) return timeline_.After(Latency(ends), std::move(arrived));
-  links_[ends].said.push_back(std::move(arrived));
+  Link& link = GetLink(ends, "", false);
+  if (link.down == 0) return timeline_.After(link.latency, std::move(arrived));
+  link.said.push_back(std::move(arrived));
 }
 
 void Links::Cancel(int64_t transfer) {
   const auto found = where_.find(transfer);
   if (found == where_.end()) return;
-  Link& link = links_[found->second];
-  Advance(found->second, link);
-  link.transfers.erase(transfer);
-  Schedule(found->second, link);
-  where_.erase(found);
+  Link& link = *found->second.link;
+  Advance(link);
+  Take(found);
+  Schedule(link);
+}
+
+void Links::Break(const std::string& node) {
+  std::vector<Timeline::Action> broken;
+  for (auto place = where_.begin(); place != where_.end();) {
+    const auto next = std::next(place);
+    Link& link = *place->second.link;
+    if (place->second.path.node == node || place->second.path.other == node) {
+      Advance(link);
+      broken.push_back(Take(place));
+      Schedule(link);
+    }
+    place = next;
+  }
+  for (Timeline::Action& action : broken) timeline_.After(Duration(0), std::move(action));
 }
 
 void Links::Change(const Ends& ends, double factor) {
-  Link& link = links_[ends];
-  Advance(ends, link);
+  Link& link = GetLink(ends, "", false);
+  Advance(link);
   factor > 0 ? static_cast<void>(link.factor *= factor) : static_cast<void>(++link.down);
-  Schedule(ends, link);
+  Schedule(link);
 }
 
 void Links::Restore(const Ends& ends, double factor) {
-  Link& link = links_[ends];
-  Advance(ends, link);
+  Link& link = GetLink(ends, "", false);
+  Advance(link);
   factor > 0 ? static_cast<void>(link.factor /= factor) : static_cast<void>(--link.down);
-  Schedule(ends, link);
+  Schedule(link);
   if (link.down > 0) return;
   for (Timeline::Action& action : std::exchange(link.said, {})) {
-    timeline_.After(Latency(ends), std::move(action));
+    timeline_.After(link.latency, std::move(action));
   }
 }
 

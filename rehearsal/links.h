@@ -1,5 +1,6 @@
-// Links between sites in virtual time: transfers share a link's bandwidth evenly, each direction by
-// itself; a link that is down carries nothing, and what is on its way waits.
+// Links between sites, and servers' and workers' network cards within one, in virtual time.
+// Transfers share a link's bandwidth evenly, each direction by itself; a link that is down carries
+// nothing, and what is on its way waits.
 
 #ifndef ATOLL_REHEARSAL_LINKS_H_
 #define ATOLL_REHEARSAL_LINKS_H_
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,48 +20,69 @@ namespace atl::rehearsal {
 class Links {
  public:
   using Ends = std::pair<std::string, std::string>;  // sites, from and to
+  // Where a transfer passes: the link between two sites, or, within one, the card of the node that
+  // serves it (`receives`: in that direction). Cards of others carry less at a time, and do not
+  // bound it.
+  struct Path {
+    Ends ends;
+    std::string node;
+    bool receives = true;
+    std::string other = {};  // a node at its other end that may fail
+  };
 
   // All outlive it.
   Links(const Scene* scene, Timeline* timeline) : scene_(*scene), timeline_(*timeline) {}
 
   // Calls `arrived` when the last byte is there. Returns its number.
-  int64_t Send(const Ends& ends, double bytes, Timeline::Action arrived);
+  int64_t Send(const Path& path, double bytes, Timeline::Action arrived);
   // Calls `arrived` a latency later; while the link is down it waits until it is up again.
   void Say(const Ends& ends, Timeline::Action arrived);
   // It is not wanted any more; unknown numbers are ignored.
   void Cancel(int64_t transfer);
+  // The node has ended: what it serves arrives no more. Calls `arrived` of each, which finds that.
+  void Break(const std::string& node);
   // Where a transfer that is on its way passes; null: it is not.
   const Ends* Find(int64_t transfer) const;
   // Until a short message is there, on a link that is up.
   Duration Latency(const Ends& ends) const;
   bool IsUp(const Ends& ends) const;
-  // Multiplies its bandwidth; 0: it is down. Several failures of a link multiply.
+  // Multiplies the bandwidth of a link between sites; 0: it is down. Several failures of a link
+  // multiply.
   void Change(const Ends& ends, double factor);
   void Restore(const Ends& ends, double factor);
 
  private:
-  struct Transfer {
-    double left = 0;  // bytes
-    Timeline::Action arrived;
-  };
+  using Key = std::tuple<Ends, std::string, bool>;  // of a card; nameless: between sites
   struct Link {
-    std::map<int64_t, Transfer> transfers;
-    Instant since;  // what is left is of this time
+    double bytes_per_s = 0;
+    Duration latency{0};
+    // By how much each transfer has been carried when it is done, since the link was idle.
+    std::map<std::pair<double, int64_t>, Timeline::Action> transfers = {};
+    double carried = 0;  // at `since`
+    Instant since;
     int64_t tick = 0;
     double factor = 1;
     int down = 0;                             // failures that take it down
     std::vector<Timeline::Action> said = {};  // meanwhile
   };
+  struct Place {
+    Path path;
+    Link* link = nullptr;
+    double done_at = 0;  // of Link::transfers
+  };
 
-  double BytesPerSecond(const Ends& ends, const Link& link) const;
+  Link& GetLink(const Ends& ends, const std::string& node, bool receives);
+  // Of each transfer.
+  static double BytesPerSecond(const Link& link);
   // Moves what has been carried until now.
-  void Advance(const Ends& ends, Link& link);
-  void Schedule(const Ends& ends, Link& link);
+  void Advance(Link& link);
+  void Schedule(Link& link);
+  Timeline::Action Take(std::map<int64_t, Place>::iterator place);
 
   const Scene& scene_;
   Timeline& timeline_;
-  std::map<Ends, Link> links_;
-  std::map<int64_t, Ends> where_;
+  std::map<Key, Link> links_;
+  std::map<int64_t, Place> where_;
   int64_t next_ = 1;
 };
 

@@ -12,10 +12,12 @@ struct Fixture {
   Fixture() {
     scene.links[{"site-0", "site-1"}] = {0.5, 100};
     scene.links[{"site-1", "site-0"}] = {0.5, 100};
+    scene.links[{"site-0", "site-0"}] = {0.5, 100};
   }
-  void Send(double bytes) {
-    links.Send({"site-0", "site-1"}, bytes,
-               [this] { arrived.push_back(Seconds(timeline.now() - Instant{})); });
+  void Send(double bytes) { Send({{"site-0", "site-1"}, "server-0"}, bytes); }
+  int64_t Send(const Links::Path& path, double bytes) {
+    return links.Send(path, bytes,
+                      [this] { arrived.push_back(Seconds(timeline.now() - Instant{})); });
   }
   void Run() {
     while (!timeline.empty()) timeline.RunOne();
@@ -35,6 +37,36 @@ TEST_CASE("transfers share a link") {
   REQUIRE(f.arrived.size() == 2);
   CHECK(f.arrived[0] == Approx(2.5));  // half of it each, until the first is done
   CHECK(f.arrived[1] == Approx(3.5));
+}
+
+TEST_CASE("servers of a site have a card each, and a card carries as much in both directions") {
+  Fixture f;
+  const Links::Ends within = {"site-0", "site-0"};
+  f.Send({within, "server-0"}, 100);
+  f.Send({within, "server-0", /*receives=*/false}, 100);
+  f.Send({within, "server-1"}, 100);
+  f.Run();
+  REQUIRE(f.arrived.size() == 3);
+  CHECK(f.arrived.back() == Approx(1.5));
+  f.Send({within, "server-0"}, 100);
+  f.Send({within, "server-0"}, 100);
+  f.Run();
+  CHECK(f.arrived.back() == Approx(1.5 + 2.5));
+}
+
+TEST_CASE(
+    "a transfer that is cancelled, or whose server has ended, leaves the link to the others") {
+  Fixture f;
+  f.Send(100);
+  const int64_t cancelled = f.Send({{"site-0", "site-1"}, "server-0"}, 1000);
+  f.Send({{"site-0", "site-1"}, "server-1"}, 1000);
+  f.timeline.After(std::chrono::milliseconds(300), [&] { f.links.Cancel(cancelled); });
+  f.timeline.After(std::chrono::milliseconds(500), [&] { f.links.Break("server-1"); });
+  f.Run();
+  REQUIRE(f.arrived.size() == 2);
+  CHECK(f.arrived[0] == Approx(0.5));  // its receiver finds that the server has ended
+  // A third of the link for 0.3 s, a half for 0.2 s, then all of it.
+  CHECK(f.arrived[1] == Approx(0.5 + 0.8 + 0.5));
 }
 
 TEST_CASE("what is on its way waits while the link is down, and is slow on a slow one") {

@@ -5,12 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/encoding.h"
+#include "common/model/outer_cut.h"
 #include "common/model/ownership.h"
 #include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"
 
 namespace atl::rehearsal {
 namespace {
+
+constexpr size_t kPlansKept = 8;  // of an island
 
 IslandPlan Renamed(IslandPlan plan, const std::map<std::string, NodeId>& names) {
   for (PlanReplica& replica : plan.replicas) {
@@ -63,7 +67,7 @@ std::vector<NodeId> WithPart(const IslandPlan& plan, const NodeId& leader) {
   return {names.begin(), names.end()};
 }
 
-// One replica a member, or, where the batch has too few sequences for that, one of all of them.
+// One replica of one stage: lists of devices, however many members there are.
 IslandPlan Carried(const IslandPlan& real, const PlanRequest& query,
                    const std::vector<NodeId>& with_part, int32_t layers) {
   IslandPlan plan;
@@ -78,16 +82,7 @@ IslandPlan Carried(const IslandPlan& real, const PlanRequest& query,
     plan.members.push_back(member.member);
     devices.push_back(member.member.worker + "/0");
   }
-  const int64_t batch = query.spec.inner.batch_sequences;
-  const auto n = static_cast<int64_t>(devices.size());
-  if (batch < n) {
-    plan.replicas.push_back({{{0, layers, devices, {}}}, batch, 1});
-  } else {
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t share = batch * (r + 1) / n - batch * r / n;
-      plan.replicas.push_back({{{0, layers, {devices[static_cast<size_t>(r)]}, {}}}, share, 1});
-    }
-  }
+  plan.replicas.push_back({{{0, layers, devices, {}}}, query.spec.inner.batch_sequences, 1});
   const std::vector<PlanOp> compute = {{PlanOpKind::kForward, 0, 0, 0, false},
                                        {PlanOpKind::kInputGradient, 0, 0, 0, false},
                                        {PlanOpKind::kWeightGradient, 0, 0, 0, false}};
@@ -99,6 +94,10 @@ IslandPlan Carried(const IslandPlan& real, const PlanRequest& query,
 
 }  // namespace
 
+Searches::Searches(const Scene* scene) : scene_(*scene) {
+  for (const SceneWorker& worker : scene_.workers) described_[worker.name] = &worker;
+}
+
 absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
                                             const std::map<NodeId, std::string>& names) const {
   PlanRequest request = query;
@@ -106,10 +105,8 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
   request.facts = scene_.facts;
   request.ran.clear();  // in the cores' form
   request.threads = SearchThreads();
-  std::map<NodeId, const SceneWorker*> described;
-  for (const SceneWorker& worker : scene_.workers) described[worker.name] = &worker;
   for (PlanMember& member : request.members) {
-    member.devices = ListDevices(scene_.input.cluster, *described.at(member.member.worker));
+    member.devices = ListDevices(scene_.input.cluster, *described_.at(member.member.worker));
     member.member.worker = names.at(member.member.worker);
   }
   // The scene is without what the job leaves out.
@@ -142,11 +139,9 @@ std::string Searches::DescribeKind(const PlanRequest& query, bool by_name) const
     for (const auto& [site, share] : query.servers) absl::StrAppend(&key, ", ", site, " ", share);
   }
   const plan::Cluster& all = scene_.input.cluster;
-  std::map<NodeId, const SceneWorker*> known;
-  for (const SceneWorker& worker : scene_.workers) known[worker.name] = &worker;
   std::vector<std::string> sites;
   for (const PlanMember& member : query.members) {
-    const SceneWorker& worker = *known.at(member.member.worker);
+    const SceneWorker& worker = *described_.at(member.member.worker);
     const auto site = std::find(sites.begin(), sites.end(), worker.site) - sites.begin();
     if (site == std::ssize(sites)) sites.push_back(worker.site);
     absl::StrAppend(&key, ";", site, by_name ? worker.name : "");
@@ -192,8 +187,8 @@ double Planner::Rank(const PlanRequest& query, const IslandPlan& real) const {
   return Rate(query, input, real, 1e-9 * static_cast<double>(real.step_ns)).rank;
 }
 
-PlanMade Planner::Plan(const PlanRequest& query, const std::optional<IslandPlan>& current,
-                       int32_t layers) {
+PlanMade Planner::Plan(IslandId island, const PlanRequest& query,
+                       const std::optional<IslandPlan>& current, int32_t layers) {
   PlanMade made;
   absl::StatusOr<IslandPlan> real = searches_.Find(query);
   if (!real.ok()) {
@@ -205,25 +200,40 @@ PlanMade Planner::Plan(const PlanRequest& query, const std::optional<IslandPlan>
     made.current_step_ns = current->step_ns;
     std::vector<NodeId> members;
     for (const IslandMember& member : current->members) members.push_back(member.worker);
-    if (const IslandPlan* const now = FindReal(std::move(members)); now != nullptr) {
+    if (const IslandPlan* const now = FindReal(island, members); now != nullptr) {
       made.rank = Rank(query, *real);
       made.current_rank = Rank(query, *now);
+      std::sort(members.begin(), members.end());
+      Keep(island, members, IslandPlan(*now));
     }
   }
   const std::vector<NodeId> with_part = WithPart(*real, leader);
   made.plan = Carried(*real, query, with_part, layers);
-  real_.insert_or_assign(with_part, *std::move(real));
+  Keep(island, with_part, *std::move(real));
   return made;
 }
 
-const IslandPlan* Planner::FindReal(std::vector<NodeId> members) const {
-  std::sort(members.begin(), members.end());
-  const auto found = real_.find(members);
-  return found == real_.end() ? nullptr : &found->second;
+// An island needs that of the plan in force, however many are made and not taken, and of the one
+// that is being set up.
+void Planner::Keep(IslandId island, std::vector<NodeId> members, IslandPlan real) {
+  auto& kept = real_[island];
+  std::erase_if(kept, [&](const auto& plan) { return plan.first == members; });
+  kept.emplace_back(std::move(members), std::move(real));
+  if (kept.size() > kPlansKept) kept.pop_front();
 }
 
-bool Planner::Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const {
-  const IslandPlan* plan = FindReal(members);
+const IslandPlan* Planner::FindReal(IslandId island, std::vector<NodeId> members) const {
+  std::sort(members.begin(), members.end());
+  const auto kept = real_.find(island);
+  if (kept == real_.end()) return nullptr;
+  const auto found = std::find_if(kept->second.begin(), kept->second.end(),
+                                  [&](const auto& plan) { return plan.first == members; });
+  return found == kept->second.end() ? nullptr : &found->second;
+}
+
+bool Planner::Survives(IslandId island, const std::vector<NodeId>& members,
+                       const std::set<NodeId>& lost) const {
+  const IslandPlan* plan = FindReal(island, members);
   if (lost.empty() || plan == nullptr) return lost.empty();
   const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
   return std::all_of(holders.begin(), holders.end(), [&](const auto& entry) {
@@ -232,8 +242,46 @@ bool Planner::Survives(const std::vector<NodeId>& members, const std::set<NodeId
   });
 }
 
-bool Planner::IsRedundant(const std::vector<NodeId>& members) const {
-  const IslandPlan* plan = FindReal(members);
+std::map<std::string, double> Planner::ShareBySite(IslandId island,
+                                                   const std::vector<NodeId>& members) const {
+  std::map<NodeId, std::string> site_of;
+  for (const SceneWorker& worker : scene_.workers) site_of[worker.name] = worker.site;
+  const std::string& site = site_of.at(members.front());
+  const IslandPlan* const plan = FindReal(island, members);
+  const bool one_site = std::all_of(members.begin(), members.end(),
+                                    [&](const NodeId& name) { return site_of.at(name) == site; });
+  if (plan == nullptr || one_site) return {{site, 1.0}};
+  std::vector<ShardPlacement> layers;
+  for (const LayerSize& layer : scene_.facts.layers) {
+    ShardPlacement& placement = layers.emplace_back();
+    placement.shard = placement.layer = static_cast<int32_t>(layers.size()) - 1;
+    placement.elements = layer.elements;
+  }
+  std::map<std::string, double> shares;
+  const auto all = static_cast<double>(scene_.parameters());
+  for (const OuterPart& part :
+       CutByOwners(*plan, layers, PartBlock(scene_.spec.outer.push_encoding))) {
+    shares[site_of.at(part.holders.front())] += static_cast<double>(part.range.size()) / all;
+  }
+  return shares;
+}
+
+std::map<NodeId, int64_t> Planner::CountDevices(IslandId island,
+                                                const std::vector<NodeId>& members) const {
+  std::map<NodeId, int64_t> counts;
+  const IslandPlan* const plan = FindReal(island, members);
+  if (plan == nullptr) return counts;
+  for (const NodeId& member : members) counts[member] = 0;
+  for (const PlanReplica& replica : plan->replicas) {
+    for (const PlanStage& stage : replica.stages) {
+      for (const std::string& device : stage.devices) ++counts[WorkerFromDevice(device)];
+    }
+  }
+  return counts;
+}
+
+bool Planner::IsRedundant(IslandId island, const std::vector<NodeId>& members) const {
+  const IslandPlan* plan = FindReal(island, members);
   if (plan == nullptr) return false;
   const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
   return std::all_of(holders.begin(), holders.end(),

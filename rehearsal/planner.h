@@ -3,17 +3,19 @@
 // A search is made once for each kind of island: members in the same order, with the same devices
 // and like links between their sites, have the same plan under other names.
 //
-// A core carries of a plan its members, its step's time and one replica a member: cores decide by
-// who takes part, and their messages stay small. The real plan says what survives a loss.
+// A core carries of a plan its members, its step's time and one replica of them all: cores decide
+// by who takes part, and their messages stay small. The real plan says what survives a loss.
 
 #ifndef ATOLL_REHEARSAL_PLANNER_H_
 #define ATOLL_REHEARSAL_PLANNER_H_
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/core.h"
@@ -25,7 +27,7 @@ namespace atl::rehearsal {
 class Searches {
  public:
   // `scene` outlives it.
-  explicit Searches(const Scene* scene) : scene_(*scene) {}
+  explicit Searches(const Scene* scene);
 
   absl::StatusOr<IslandPlan> Find(const PlanRequest& query);
 
@@ -35,6 +37,7 @@ class Searches {
   std::string DescribeKind(const PlanRequest& query, bool by_name) const;
 
   const Scene& scene_;
+  std::map<NodeId, const SceneWorker*> described_;
   mutable std::mutex mutex_;
   std::map<std::string, absl::StatusOr<IslandPlan>> plans_;  // by kind, of members "m0", "m1", ...
 };
@@ -45,22 +48,31 @@ class Planner {
   // Both outlive it.
   Planner(const Scene* scene, Searches* searches) : scene_(*scene), searches_(*searches) {}
 
-  // For `layers` layers, as the cores count them. Job, island and request are the caller's.
-  PlanMade Plan(const PlanRequest& query, const std::optional<IslandPlan>& current, int32_t layers);
-  // Returns whether parameters and moments are whole without these workers, by the newest real plan
-  // of exactly these members with a part.
-  bool Survives(const std::vector<NodeId>& members, const std::set<NodeId>& lost) const;
+  // For `layers` layers, as the cores count them. Job and request are the caller's.
+  PlanMade Plan(IslandId island, const PlanRequest& query, const std::optional<IslandPlan>& current,
+                int32_t layers);
+  // Returns whether parameters and moments are whole without these workers, by the island's
+  // newest real plan of exactly these members with a part.
+  bool Survives(IslandId island, const std::vector<NodeId>& members,
+                const std::set<NodeId>& lost) const;
+  // Returns the share of the model that owners at each site push and pull, by that plan.
+  std::map<std::string, double> ShareBySite(IslandId island,
+                                            const std::vector<NodeId>& members) const;
+  // Returns how many devices of each member have a part in that plan.
+  std::map<NodeId, int64_t> CountDevices(IslandId island, const std::vector<NodeId>& members) const;
   // Returns whether that plan has everything on two workers at least.
-  bool IsRedundant(const std::vector<NodeId>& members) const;
+  bool IsRedundant(IslandId island, const std::vector<NodeId>& members) const;
 
  private:
-  const IslandPlan* FindReal(std::vector<NodeId> members) const;
+  const IslandPlan* FindReal(IslandId island, std::vector<NodeId> members) const;
+  void Keep(IslandId island, std::vector<NodeId> members, IslandPlan real);
   // By the job's objective; 0: steps' times decide.
   double Rank(const PlanRequest& query, const IslandPlan& real) const;
 
   const Scene& scene_;
   Searches& searches_;
-  std::map<std::vector<NodeId>, IslandPlan> real_;  // by members with a part, sorted
+  // The newest of each island, by members with a part, sorted; the newest last.
+  std::map<IslandId, std::deque<std::pair<std::vector<NodeId>, IslandPlan>>> real_;
 };
 
 }  // namespace atl::rehearsal

@@ -12,12 +12,14 @@
 #ifndef ATOLL_REHEARSAL_PLAYERS_H_
 #define ATOLL_REHEARSAL_PLAYERS_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -45,9 +47,15 @@ class Worker;
 struct IslandState {
   Generation generation = 0;
   bool valid = false;
+  int64_t plan_number = 0;      // that it is held by
   std::vector<NodeId> members;  // with a part, when it was set up
   std::set<std::pair<NodeId, Incarnation>> holders;
-  int64_t copied_at = -1;  // inner step of the copies in other members' memory
+  std::deque<int64_t> saves;  // on its members' disks, the newest last
+  int64_t steps = 0;          // that it has made in this generation, whoever led
+  int64_t adopted_at = 0;     // of these, before its base: what a loss of the state leaves
+  int64_t copied_at = -1;     // likewise, before the copies in other members' memory; -1: none
+
+  int64_t steps_at_risk() const { return steps - adopted_at; }
 };
 
 struct World {
@@ -73,16 +81,16 @@ struct World {
   std::unique_ptr<Coordinator> coordinator;
   std::vector<std::unique_ptr<Server>> servers;
   std::vector<std::unique_ptr<Worker>> workers;
-  std::map<NodeId, size_t> worker_index;
+  std::unordered_map<NodeId, size_t> worker_index;
   std::map<IslandId, IslandState> islands;
   std::map<std::pair<Generation, NodeId>, Leadership> handed_over;  // by who led
-  std::map<int64_t, worker::SaveState> saves;                       // by number
+  std::map<int64_t, std::vector<NodeId>> saves;  // on these members' disks, by number
   int64_t next_save = 1;
   int64_t trained_tokens = 0;
   int64_t steps = 0;
   int64_t leaps = 0;
-  uint64_t hash = 1469598103934665603u;  // of the coordinator's decisions, without their times
-  std::string trouble;                   // a broken guarantee: the rehearsal is of no use
+  uint64_t hash = 0;    // of the coordinator's decisions, without their times
+  std::string trouble;  // a broken guarantee: the rehearsal is of no use
 };
 
 class Coordinator : public Node {
@@ -115,6 +123,7 @@ class Member : public Node {
   Member(World* world, std::string name, std::string site);
 
   const std::string& site() const { return site_; }
+  Incarnation incarnation() const { return incarnation_; }
   bool connected() const { return connected_; }
   int64_t connection() const { return connection_; }
   // The coordinator has ended, or cannot be reached any more.
@@ -142,6 +151,7 @@ class Server : public Member, private ServerProcess::Host {
 
   void Start();
   void Crash(bool machine);  // as a worker's
+  void LoseDisk();           // likewise
   void Deliver(const ps::Event& event) { process_.Deliver(event); }
   ServerProcess& process() { return process_; }
 
@@ -181,8 +191,9 @@ class Worker : public Member {
   // Its process ends now; `machine`: with its machine, so that only silence shows it.
   void Crash(bool machine);
   void Leave(Duration notice);
+  // What it has saved is lost. REQUIRES: it is down.
+  void LoseDisk();
   void Deliver(const worker::Event& event);
-  Incarnation incarnation() const { return incarnation_; }
   size_t index() const { return index_; }
   // A member of the island that it leads cannot be reached any more: the step does not end.
   void MemberLost();
@@ -193,6 +204,7 @@ class Worker : public Member {
   // Counts the steps that have ended by now: the run is over.
   void BringTo(Instant end);
   bool Leads(const NodeId& member) const;
+  std::vector<NodeId> ListMembers() const;  // of the island that it leads, or sets up
   // Notes whether its island makes progress now, as heartbeats would show it.
   void NoteProgress();
   Instant progress() const { return progress_; }
@@ -213,6 +225,7 @@ class Worker : public Member {
 
   // ---- worker.cc ----
   Use CurrentUse() const;
+  Use FollowedUse(const Worker& leader) const;
   void UpdateUse();
   void Carry(const worker::Actions& actions);
   void End();
@@ -244,18 +257,31 @@ class Worker : public Member {
   void Do(const TraceNextStep&) {}  // not requested
   void SetUpIfAllFollow();
   void SetUp();
-  bool IsHere(const IslandMember& member) const;
+  void EndSetUp(worker::Reconfigured done, Duration replay);
+  absl::Status PlanAlone();
+  bool IsHere(const IslandMember& member, const Worker& worker) const;
+  bool Follows(const worker::Reconfigure& action, const IslandMember& member) const;
   bool AllHere() const;  // and the links between them are up
   // Returns what the devices still hold of the island's state under the plan that is being set up,
   // and how long it takes to move and replay.
   worker::Reconfigured KeepState(Duration* takes, Duration* replay);
   void HoldState();
+  // Calls `done` when so many bytes have moved on each of these paths.
+  void MoveState(const std::vector<std::pair<Links::Path, double>>& moves, Timeline::Action done);
+  // What the members that the island's state is new to receive, and from where.
+  std::vector<std::pair<Links::Path, double>> ListStateMoves(
+      const IslandPlan& plan, const std::set<std::pair<NodeId, Incarnation>>& had) const;
+  // What each member sends the next ones, to be kept in their memory.
+  std::vector<std::pair<Links::Path, double>> ListCopies() const;
   // The devices' work of so long was lost.
   void LoseWork(Use from, Duration time);
+  void ChargeLostSteps();
   SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
-  void PushPart(const PushShards& action, const ShardPart& part);
-  void PullPart(const StartPull& action, const ShardPart& part);
+  void CancelAll(std::vector<int64_t>& transfers);
+  void SendShares(const Server& server, bool receives, double bytes, Timeline::Action done);
+  void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
+  void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
   void CheckPull(int64_t pull, int64_t transfers, int64_t seen);
   bool Wants(int64_t run_then, int64_t transfers_then) const {
     return alive() && run() == run_then && transfers_ == transfers_then;
@@ -290,10 +316,13 @@ class Worker : public Member {
   bool setting_up_ = false;
   IslandId island_ = -1;
   Generation generation_ = 0;
-  IslandPlan plan_;  // set up; number 0 and no members: none
+  IslandPlan plan_;            // set up; number 0 and no members: none
+  std::vector<Worker*> team_;  // its members, or this worker
+  size_t followed_by_ = 0;     // the first so many members follow reconfigure_'s plan
   bool leads_ = false;
   Use noted_use_ = Use::kRestarting;  // by its members' accounts, too
-  int64_t steps_since_base_ = 0;      // that a loss of the state costs
+  // Shares of the model that owners at each site push and pull, of the plan that is set up.
+  std::map<std::string, double> owned_;
 
   // Following.
   std::optional<MemberOrder> follows_;
@@ -309,7 +338,8 @@ class Worker : public Member {
 
   int64_t transfers_ = 0;  // generation of transfers; older ones are cancelled
   std::vector<int64_t> on_links_;
-  int64_t pull_number_ = -1;  // of the one under way
+  std::vector<int64_t> state_on_links_;  // between members
+  int64_t pull_number_ = -1;             // of the one under way
   int64_t pull_missing_ = 0;
   Instant progress_;
   int64_t pull_arrived_ = 0;  // parts of all pulls

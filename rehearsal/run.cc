@@ -47,8 +47,9 @@ class Fate {
     world_.accounts.Blame(world_.timeline.now(), victim->index(), static_cast<int64_t>(number));
     for (const auto& leader : world_.workers) {
       if (!leader->alive() || !leader->Leads(name)) continue;
-      for (const auto& member : world_.workers) {
-        if (member == leader || leader->Leads(member->name())) BlameOne(number, *member);
+      BlameOne(number, *leader);
+      for (const NodeId& member : leader->ListMembers()) {
+        BlameOne(number, *world_.FindWorker(member));
       }
     }
   }
@@ -90,6 +91,8 @@ class Fate {
       case FailureKind::kSite:
         EndSite(number);
         break;
+      case FailureKind::kDisk:
+        return LoseDisk(number);
       default:
         for (const std::string& name : failure.workers) BlameWithIsland(number, name);
         break;
@@ -99,9 +102,9 @@ class Fate {
 
   // A process whose end is no machine's is started again at once, unless the failure says when.
   Instant ComputeBack(const Failure& failure) const {
-    const bool process = failure.kind == FailureKind::kWorker ||
-                         failure.kind == FailureKind::kServer ||
-                         failure.kind == FailureKind::kCoordinator;
+    const bool process =
+        failure.kind == FailureKind::kWorker || failure.kind == FailureKind::kServer ||
+        failure.kind == FailureKind::kCoordinator || failure.kind == FailureKind::kDisk;
     if (failure.lasts < Duration::max()) return world_.timeline.now() + failure.lasts;
     return process ? world_.timeline.now() + kSupervisor : kNever;
   }
@@ -114,6 +117,18 @@ class Fate {
     world_.timeline.At(until, [this, name, start = std::move(start)] {
       if (world_.timeline.now() >= down_until_[name]) start();
     });
+  }
+
+  void LoseDisk(size_t number) {
+    const Failure& failure = failures_[number];
+    if (failure.workers.empty()) {
+      BlameAll(number);
+      EndServer(failure, world_.FindServer(failure.subject));
+      return world_.FindServer(failure.subject)->LoseDisk();
+    }
+    BlameWithIsland(number, failure.subject);
+    EndWorker(failure, failure.subject);
+    world_.FindWorker(failure.subject)->LoseDisk();
   }
 
   void EndSite(size_t number) {
@@ -276,10 +291,7 @@ absl::StatusOr<RunResult> Play(const Scene& scene, Searches& searches,
           : 1 - static_cast<double>(result.tokens) / static_cast<double>(world.trained_tokens);
   world.accounts.End(end, std::clamp(share, 0.0, 1.0));
   result.uses = world.accounts.sums();
-  for (const auto& worker : world.workers) {
-    result.price += world.accounts.paid_seconds(worker->index()) / 3600 *
-                    scene.workers[worker->index()].price_per_hour;
-  }
+  result.price = world.accounts.price();
   result.failures = std::count_if(failures.begin(), failures.end(), [&](const Failure& failure) {
     return failure.at <= result.took;
   });

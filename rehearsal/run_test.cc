@@ -1,6 +1,7 @@
 #include "rehearsal/run.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "rehearsal/testing/small_scene.h"
 
@@ -45,7 +46,7 @@ std::vector<Failure> DrawAll(const Scene& scene, uint64_t seed) {
       "[[failures]]\nkind = \"link\"\nmtbf_hours = 6\nrepair = \"5 min\"\n",
       "f.toml");
   REQUIRE(failures.ok());
-  return *Draw(*failures, scene, hours(48), seed);
+  return *FailureSource::Make(&*failures, &scene)->Draw(hours(48), seed);
 }
 
 void CheckSums(const Scene& scene, const RunResult& result) {
@@ -201,6 +202,68 @@ TEST_CASE("failures that overlap end with the last one") {
   const RunResult both = PlayOne(scene, failures, 1, hours(2));
   const RunResult one = PlayOne(scene, {failures[0]}, 1, hours(2));
   CHECK(both.tokens == one.tokens);
+}
+
+TEST_CASE("devices without a part in the plan wait, while their worker's others compute") {
+  JobSpec spec = testing::MakeSpec(2'000);
+  spec.layout.replicas = 3;
+  plan::Cluster cluster = testing::MakeCluster(1, 2);
+  for (int m = 0; m < 2; ++m) {
+    plan::Device second = cluster.devices[static_cast<size_t>(m)];
+    second.id += "b";
+    cluster.devices.push_back(second);
+  }
+  absl::StatusOr<Scene> scene = MakeScene(spec, cluster, 0.45);
+  REQUIRE(scene.ok());
+  REQUIRE(PlaceServices({}, "", *scene).ok());
+  const RunResult result = PlayOne(*scene, {});
+  REQUIRE(result.finished);
+  CheckSums(*scene, result);
+  // One of four, from when the plan is set up.
+  CHECK(Of(result, Use::kWaiting) >= 0.8 * Seconds(result.took));
+  CHECK(Of(result, Use::kComputing) <= 3 * Seconds(result.took));
+}
+
+TEST_CASE("owners at each site push and pull their share") {
+  JobSpec spec = testing::MakeSpec(100);
+  spec.layout.island = IslandScope::kAll;
+  const Scene scene = testing::MakeSmallScene(spec, 2, 2);
+  Searches searches(&scene);
+  Planner planner(&scene, &searches);
+  PlanRequest request;
+  request.spec = scene.spec;
+  request.number = 1;
+  std::vector<NodeId> members;
+  for (const SceneWorker& worker : scene.workers) {
+    request.members.push_back({{worker.name, 1}, worker.site, {}, {}});
+  }
+  const PlanMade made = planner.Plan(0, request, std::nullopt, 1);
+  REQUIRE(made.plan.ok());
+  std::set<std::string> sites;
+  for (const IslandMember& member : made.plan->members) {
+    members.push_back(member.worker);
+    sites.insert("site-" + member.worker.substr(1, 1));
+  }
+  const std::map<std::string, double> shares = planner.ShareBySite(0, members);
+  CHECK(shares.size() == sites.size());
+  double sum = 0;
+  for (const auto& [site, share] : shares) {
+    CHECK(share > 0);
+    sum += share;
+  }
+  CHECK(sum == Approx(1));
+  for (const auto& [member, devices] : planner.CountDevices(0, members)) CHECK(devices == 1);
+}
+
+TEST_CASE("a lost disk, a worker's or a server's, does not end the job") {
+  JobSpec spec = testing::MakeSpec(20'000);
+  spec.schedule.checkpoint_every_steps = 32;
+  const Scene scene = testing::MakeSmallScene(spec, 2, 2);
+  const RunResult result =
+      PlayOne(scene, {At(0.2, FailureKind::kDisk, "server-0", Duration::max()),
+                      At(0.4, FailureKind::kDisk, "n0-0", Duration::max(), {"n0-0"})});
+  CHECK(result.finished);
+  CheckSums(scene, result);
 }
 
 TEST_CASE("a site that is lost for good takes its servers and the coordinator along") {

@@ -1,6 +1,7 @@
 #include "rehearsal/scene.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -44,10 +45,10 @@ void MakeWorkers(const plan::Cluster& cluster, Scene& scene) {
   for (size_t d = 0; d < cluster.devices.size(); ++d) {
     const plan::Device& device = cluster.devices[d];
     const auto [found, is_new] = known.try_emplace(device.node, scene.workers.size());
-    if (is_new) scene.workers.push_back({device.node, device.site, {}, 0});
+    if (is_new) scene.workers.push_back({device.node, device.site, {}});
     SceneWorker& worker = scene.workers[found->second];
     worker.devices.push_back(static_cast<int>(d));
-    worker.price_per_hour += cluster.types[device.type].price_per_hour;
+    worker.prices.emplace_back().fill(cluster.types[device.type].price_per_hour);
   }
 }
 
@@ -81,6 +82,24 @@ absl::Status CheckSite(const Scene& scene, const std::string& site, const char* 
 }
 
 }  // namespace
+
+double SceneWorker::ComputePrice(Duration from, Duration to) const {
+  std::array<double, kHours> by_hour{};
+  double day = 0;
+  for (const auto& device : prices) {
+    for (size_t hour = 0; hour < kHours; ++hour) by_hour[hour] += device[hour];
+  }
+  for (const double price : by_hour) day += price;
+  const auto until = [&](Duration time) {
+    const double hours = Seconds(time) / 3600, days = std::floor(hours / kHours);
+    double price = days * day, rest = hours - days * kHours;
+    for (size_t hour = 0; rest > 0; ++hour, rest -= 1) {
+      price += std::min(rest, 1.0) * by_hour[hour % kHours];
+    }
+    return price;
+  };
+  return until(to) - until(from);
+}
 
 int64_t Scene::parameters() const {
   int64_t sum = 0;

@@ -4,6 +4,7 @@
 #ifndef ATOLL_REHEARSAL_SCENE_H_
 #define ATOLL_REHEARSAL_SCENE_H_
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <string>
@@ -25,6 +26,8 @@ struct Times {
   Duration set_up = std::chrono::seconds(5);    // a plan, besides moving state
 };
 
+inline constexpr int kHours = 24;  // of a day
+
 struct ServerPlace {
   std::string site;
   int count = 1;
@@ -35,7 +38,11 @@ struct SceneWorker {
   std::string name;  // of its node; with the site before it where two sites have a node of the name
   std::string site;
   std::vector<int> devices;  // of the cluster
-  double price_per_hour = 0;
+  // Of each device, by hour of the day; the run starts at hour 0.
+  std::vector<std::array<double, kHours>> prices = {};
+
+  // What it costs while it is up between these times since the run's start.
+  double ComputePrice(Duration from, Duration to) const;
 };
 
 // Bandwidths and bytes are per second and direction.

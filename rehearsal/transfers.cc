@@ -23,9 +23,26 @@ ps::SharedBytes SomeValues(int64_t elements) {
 
 }  // namespace
 
+void Worker::CancelAll(std::vector<int64_t>& transfers) {
+  for (const int64_t transfer : std::exchange(transfers, {})) world_.links.Cancel(transfer);
+}
+
 void Worker::Do(const worker::CancelTransfers&) {
   ++transfers_;
-  for (const int64_t transfer : std::exchange(on_links_, {})) world_.links.Cancel(transfer);
+  CancelAll(on_links_);
+}
+
+// Every owner sends, or receives, its own elements: so much of them passes its site's links.
+void Worker::SendShares(const Server& server, bool receives, double bytes, Timeline::Action done) {
+  const auto open = std::make_shared<size_t>(owned_.size());
+  for (const auto& [site, share] : owned_) {
+    const Links::Ends ends =
+        receives ? Links::Ends{site, server.site()} : Links::Ends{server.site(), site};
+    on_links_.push_back(
+        world_.links.Send({ends, server.name(), receives}, share * bytes, [open, done] {
+          if (--*open == 0) done();
+        }));
+  }
 }
 
 void Worker::Do(const PushShards& action) {
@@ -34,12 +51,13 @@ void Worker::Do(const PushShards& action) {
 
 void Worker::PushPart(const PushShards& action, const ShardPart& part) {
   const PushId id = worker::MakePushId(action, part);
-  const Worker* const sender = part.sender.empty() ? this : world_.FindWorker(part.sender);
   Server* const server = world_.FindServer(part.server);
   const bool whole =
       action.contribution.base_version == kNoVersion || IsFill(action.contribution.base_version);
   const Encoding encoding = whole ? Encoding::kFloat32 : world_.scene.spec.outer.push_encoding;
-  const int64_t bytes = EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
+  const double share = static_cast<double>(part.part().size()) / static_cast<double>(part.elements);
+  const int64_t bytes =
+      EncodedBytes(encoding, static_cast<int64_t>(share * world_.layer_parameters));
   const auto open = std::make_shared<bool>(true);
   const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](
                           ShardPushStatus status, const std::string& why) {
@@ -62,8 +80,7 @@ void Worker::PushPart(const PushShards& action, const ShardPart& part) {
     };
     server->process().Push({id, Encoding::kFloat32, elements, SomeValues(elements), 0}, answer);
   };
-  on_links_.push_back(
-      world_.links.Send({sender->site_, server->site()}, static_cast<double>(bytes), arrive));
+  SendShares(*server, /*receives=*/true, static_cast<double>(bytes), arrive);
 }
 
 void Worker::Do(const StartPull& action) {
@@ -98,20 +115,23 @@ void Worker::PullPart(const StartPull& action, const ShardPart& part) {
     pull_number_ = -1;
     Deliver(PullFailed{pull, failure, newer, why});
   };
-  const auto arrived = [this, pull, bytes, at = run(), transfers = transfers_,
-                        shards = std::ssize(action.shards)] {
+  const auto arrived = [this, pull, bytes, server, fails, at = run(), transfers = transfers_,
+                        shards = std::ssize(action.shards)](Incarnation served_by) {
     if (!Wants(at, transfers) || pull_number_ != pull) return;
+    if (!server->alive() || server->incarnation() != served_by) {
+      return fails(PullFailure::kError, kNoVersion, "the server has ended");
+    }
     ++pull_arrived_;
     if (--pull_missing_ > 0) return;
     pull_number_ = -1;
     Deliver(PullDone{pull, bytes * shards});
   };
-  const auto answer = [this, server, bytes, fails, arrived](const ps::ReplyPull* reply,
-                                                            const ps::RefusePull* refusal) {
+  const auto answer = [this, server, bytes, fails, arrived, at = run(), transfers = transfers_](
+                          const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
     if (reply != nullptr) {
-      on_links_.push_back(
-          world_.links.Send({server->site(), site_}, static_cast<double>(bytes), arrived));
-      return;
+      if (!Wants(at, transfers)) return;
+      return SendShares(*server, /*receives=*/false, static_cast<double>(bytes),
+                        [arrived, by = server->incarnation()] { arrived(by); });
     }
     const PullFailure failure = refusal->refusal == PullRefusal::kNotYet ? PullFailure::kNotYet
                                 : refusal->refusal == PullRefusal::kSuperseded

@@ -22,17 +22,18 @@ void Worker::Start() {
   leap_.reset();
   island_ = -1;
   plan_ = IslandPlan();
-  steps_since_base_ = 0;
+  team_.clear();
   worker::Identity identity{name(), incarnation_};
   identity.heartbeat_interval_max = kQuiet;
   WorkerHello& hello = identity.hello;
   hello.devices = ListDevices(world_.scene.input.cluster, described_);
-  hello.peer_endpoint = absl::StrCat("rehearsed://", name());
+  hello.peer_endpoint = name();
   hello.site = site_;
   hello.held.assign(held_.begin(), held_.end());
   hello.mark = mark_;
   core_ = std::make_unique<WorkerCore>(std::move(identity));
   world_.accounts.SetDown(world_.timeline.now(), index_, false);
+  world_.accounts.SetUsed(world_.timeline.now(), index_, std::ssize(described_.devices));
   UpdateUse();
   ConnectAfter(world_.scene.times.restart);
 }
@@ -45,17 +46,15 @@ void Worker::End() {
     LoseWork(Use::kComputing, done);
   }
   if (led) {
-    for (const IslandMember& member : plan_.members) {
-      world_.accounts.ChargeReplayed(world_.worker_index.at(member.worker),
-                                     step_time() * steps_since_base_);
-    }
+    ChargeLostSteps();
   }
+  CancelAll(on_links_);
+  CancelAll(state_on_links_);
   EndRun();
   core_.reset();
   stepping_ = false;
   UpdateUse();
-  for (const IslandMember& member : plan_.members) {
-    Worker* const other = world_.FindWorker(member.worker);
+  for (Worker* const other : team_) {
     if (other != this && other->alive()) other->UpdateUse();
   }
 }
@@ -75,6 +74,14 @@ void Worker::Leave(Duration notice) {
   Deliver(worker::ShutdownRequested{"its machine is taken away", notice});
 }
 
+void Worker::LoseDisk() {
+  held_.clear();
+  mark_ = ClusterMark();
+  std::erase_if(world_.saves, [&](const auto& save) {
+    return std::find(save.second.begin(), save.second.end(), name()) != save.second.end();
+  });
+}
+
 void Worker::Do(const worker::Stop& action) {
   if (!leaving_) {
     world_.trouble = absl::StrCat(name(), " stops: ", action.reason);
@@ -91,13 +98,23 @@ bool Worker::Leads(const NodeId& member) const {
                      [&](const IslandMember& m) { return m.worker == member; });
 }
 
+std::vector<NodeId> Worker::ListMembers() const {
+  std::vector<NodeId> names;
+  for (const IslandMember& member : (reconfigure_ ? reconfigure_->plan : plan_).members) {
+    names.push_back(member.worker);
+  }
+  return names;
+}
+
 void Worker::NoteProgress() {
   if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
   int64_t open = 0, moving = 0;
-  for (const int64_t transfer : on_links_) {
-    const Links::Ends* const ends = world_.links.Find(transfer);
-    open += ends != nullptr;
-    moving += ends != nullptr && world_.links.IsUp(*ends);
+  for (const auto* transfers : {&on_links_, &state_on_links_}) {
+    for (const int64_t transfer : *transfers) {
+      const Links::Ends* const ends = world_.links.Find(transfer);
+      open += ends != nullptr;
+      moving += ends != nullptr && world_.links.IsUp(*ends);
+    }
   }
   const bool works = (stepping_ && !stuck_) || outstanding_;
   if (moving > 0 || (open == 0 && works)) progress_ = world_.timeline.now();
@@ -109,6 +126,7 @@ void Worker::MemberLost() {
   if (reconfigure_ && setting_up_) {  // it waits for what does not come
     setting_up_ = false;
     ++command_;
+    CancelAll(state_on_links_);
   }
   if (stepping_ && !stuck_) {
     LoseWork(Use::kComputing, world_.timeline.now() - step_began_);
@@ -129,9 +147,8 @@ void Worker::MembersBack() {
 void Worker::LinkDown(const Links::Ends& ends) {
   if (!leads_ || plan_.members.size() < 2) return;
   const auto is_at = [&](const std::string& site) {
-    return site_ == site ||
-           std::any_of(plan_.members.begin(), plan_.members.end(), [&](const IslandMember& m) {
-             return world_.FindWorker(m.worker)->site_ == site;
+    return site_ == site || std::any_of(team_.begin(), team_.end(), [&](const Worker* member) {
+             return member->site_ == site;
            });
   };
   if (is_at(ends.first) && is_at(ends.second)) MemberLost();
@@ -149,13 +166,19 @@ Use Worker::CurrentUse() const {
   if (reconfigure_) return Use::kReplanning;
   if (leads_) return Use::kTransfers;
   if (follows_) {
-    const Worker* const leader = world_.FindWorker(follows_->plan.members.front().worker);
-    const bool together = leader->alive() && leader->leads_ &&
-                          leader->island_ == follows_->island &&
-                          leader->generation_ == follows_->generation && leader->Leads(name());
-    return together ? leader->CurrentUse() : Use::kReplanning;
+    return FollowedUse(*world_.FindWorker(follows_->plan.members.front().worker));
   }
   return preparing_ || !connected_ ? Use::kRestarting : Use::kWaiting;
+}
+
+// REQUIRES: it follows.
+Use Worker::FollowedUse(const Worker& leader) const {
+  const int64_t number =
+      leader.reconfigure_ ? leader.reconfigure_->plan.number : leader.plan_.number;
+  const bool together = leader.alive() && leader.leads_ && leader.island_ == follows_->island &&
+                        leader.generation_ == follows_->generation &&
+                        follows_->plan.number >= number;
+  return together ? leader.CurrentUse() : Use::kReplanning;
 }
 
 void Worker::UpdateUse() {
@@ -164,18 +187,29 @@ void Worker::UpdateUse() {
   world_.accounts.Set(now, index_, use);
   // Its members' uses follow from its own.
   if (std::exchange(noted_use_, use) == use || !alive() || !leads_) return;
-  for (const IslandMember& member : plan_.members) {
-    Worker* const other = world_.FindWorker(member.worker);
-    if (other != this && other->alive())
-      world_.accounts.Set(now, other->index_, other->CurrentUse());
+  for (Worker* const other : team_) {
+    if (other == this || !other->alive()) continue;
+    const bool follows = other->follows_ && !other->stepping_ && !other->reconfigure_ &&
+                         !other->leads_ && other->follows_->plan.members.front().worker == name();
+    world_.accounts.Set(now, other->index_,
+                        follows ? other->FollowedUse(*this) : other->CurrentUse());
   }
 }
 
-void Worker::LoseWork(Use from, Duration time) {
-  for (const IslandMember& member : plan_.members) {
-    world_.accounts.MoveToReplayed(world_.worker_index.at(member.worker), from, time);
+// The island goes back to its base.
+void Worker::ChargeLostSteps() {
+  IslandState& state = world_.islands[island_];
+  for (const Worker* const member : team_) {
+    world_.accounts.ChargeReplayed(member->index_, step_time() * state.steps_at_risk());
   }
-  if (plan_.members.empty()) world_.accounts.MoveToReplayed(index_, from, time);
+  state.adopted_at = state.steps;
+}
+
+void Worker::LoseWork(Use from, Duration time) {
+  for (const Worker* const member : team_) {
+    world_.accounts.MoveToReplayed(member->index_, from, time);
+  }
+  if (team_.empty()) world_.accounts.MoveToReplayed(index_, from, time);
 }
 
 void Worker::Deliver(const worker::Event& event) {

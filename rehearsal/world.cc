@@ -13,12 +13,6 @@ constexpr int64_t kLayerElements = 256;  // of the cores' model: a push is one p
 constexpr int64_t kLayersMax = 64;
 constexpr Duration kReconnect = std::chrono::seconds(1);
 
-std::vector<int64_t> CountDevices(const Scene& scene) {
-  std::vector<int64_t> devices;
-  for (const SceneWorker& worker : scene.workers) devices.push_back(std::ssize(worker.devices));
-  return devices;
-}
-
 // Leaves out what depends on values of parameters; messages' sizes are the links' matter.
 JobSpec CoreSpec(const Scene& scene) {
   JobSpec spec = scene.spec;
@@ -37,7 +31,7 @@ World::World(const Scene* s, Searches* searches)
     : scene(*s),
       planner(s, searches),
       links(s, &timeline),
-      accounts(CountDevices(*s)),
+      accounts(&s->workers),
       spec(CoreSpec(*s)),
       facts(s->facts) {
   int64_t server_count = 0;
@@ -146,7 +140,13 @@ void Server::Crash(bool machine) {
   if (!alive()) return;
   EndRun();
   process_.End();
+  world_.links.Break(name());
   ReportLost(machine ? world_.scene.times.detect : kClosed);
+}
+
+void Server::LoseDisk() {
+  process_.disk().clear();
+  process_.mark() = ClusterMark();
 }
 
 void Server::Fail(const std::string& what) { world_.trouble = absl::StrCat(name(), " ", what); }
@@ -169,8 +169,14 @@ void Server::Fetch(const ps::FetchPart& fetch) {
     if (reply != nullptr) values.assign(reply->values.begin(), reply->values.end());
     const absl::Status status =
         reply != nullptr ? absl::OkStatus() : absl::FailedPreconditionError(refusal->reason);
-    world_.links.Send({from->site(), site_}, reply == nullptr ? 0 : 4 * world_.layer_parameters,
-                      [finish, status, values] { finish(status, values); });
+    const double bytes = 4 * world_.layer_parameters * static_cast<double>(values.size()) /
+                         static_cast<double>(kLayerElements);
+    world_.links.Send({{from->site(), site_}, name(), true, from->name()}, bytes,
+                      [finish, status, values, from, sent_by = from->incarnation()] {
+                        const bool ended = !from->alive() || from->incarnation() != sent_by;
+                        finish(ended ? absl::UnavailableError("the server has ended") : status,
+                               values);
+                      });
   };
   from->process().Pull(
       {fetch.job, fetch.version, fetch.shard, 0, fetch.range.begin, fetch.range.size(), fetch.slot},
@@ -184,18 +190,19 @@ void Server::Forward(const ps::ForwardPush& push) {
   };
   const double bytes = static_cast<double>(EncodedBytes(
       world_.scene.spec.outer.push_encoding, static_cast<int64_t>(world_.layer_parameters)));
-  world_.links.Send({site_, to->site()}, bytes, [this, to, push, finish] {
-    if (!to->alive()) {
-      return AfterInRun(std::chrono::seconds(5),
-                        [finish] { finish(absl::UnavailableError("the server is down")); });
-    }
-    to->process().Push({push.id, push.encoding, push.elements, push.payload, 0},
-                       [finish](PushStatus status, std::string reason) {
-                         finish(status == PushStatus::kRefused
-                                    ? absl::FailedPreconditionError(reason)
-                                    : absl::OkStatus());
-                       });
-  });
+  world_.links.Send(
+      {{site_, to->site()}, to->name(), true, name()}, bytes, [this, to, push, finish] {
+        if (!to->alive()) {
+          return AfterInRun(std::chrono::seconds(5),
+                            [finish] { finish(absl::UnavailableError("the server is down")); });
+        }
+        to->process().Push({push.id, push.encoding, push.elements, push.payload, 0},
+                           [finish](PushStatus status, std::string reason) {
+                             finish(status == PushStatus::kRefused
+                                        ? absl::FailedPreconditionError(reason)
+                                        : absl::OkStatus());
+                           });
+      });
 }
 
 }  // namespace atl::rehearsal

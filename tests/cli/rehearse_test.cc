@@ -103,6 +103,24 @@ TEST_CASE("settings are compared, the best one first") {
   CHECK(settings[0]["tokens_per_s"]["median"] >= settings[1]["tokens_per_s"]["median"]);
 }
 
+TEST_CASE("a picture has a bar for each use of device-time, and a curve for each setting") {
+  const Fixture fixture;
+  const std::string file = fixture.Write("picture.svg", "");
+  REQUIRE(fixture.Run({"--compare", "inner.batch_sequences=32,64", "--svg", file}).code == 0);
+  std::ifstream stream(file);
+  const std::string picture{std::istreambuf_iterator<char>(stream), {}};
+  CHECK_THAT(picture, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n"));
+  const auto count = [&](const std::string& part) {
+    int found = 0;
+    for (size_t at = picture.find(part); at != std::string::npos; at = picture.find(part, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  CHECK(count("<title>replayed ") == 2);
+  CHECK(count("<title>bound</title>") == 2);
+}
+
 TEST_CASE("wrong keys, subjects and flags are refused by name") {
   const Fixture fixture;
   const Outcome key = fixture.Run({}, "[[failures]]\nmtbf = 3\n");
