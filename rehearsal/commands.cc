@@ -236,12 +236,7 @@ void Worker::EndSetUp(worker::Reconfigured done, Duration replay) {
   for (const IslandMember& member : plan_.members)
     team_.push_back(world_.FindWorker(member.worker));
   if (team_.empty()) team_.push_back(this);
-  std::vector<NodeId> members;
-  for (const Worker* const member : team_) members.push_back(member->name());
-  owned_ = world_.planner.ShareBySite(island_, members);
-  for (const auto& [worker, devices] : world_.planner.CountDevices(island_, members)) {
-    world_.accounts.SetUsed(world_.timeline.now(), world_.worker_index.at(worker), devices);
-  }
+  NoteParts();
   if (replay > Duration(0)) LoseWork(Use::kReplanning, replay);
   if (!done.kept) ChargeLostSteps();
   if (!action.take_over_from.empty()) {
@@ -258,6 +253,23 @@ void Worker::EndSetUp(worker::Reconfigured done, Duration replay) {
   Deliver(done);
 }
 
+// Sources of state transfers are members without a part.
+void Worker::NoteParts() {
+  parts_.clear();
+  for (const PlanReplica& replica : plan_.replicas) {
+    for (const std::string& device : replica.stages.front().devices) {
+      parts_.push_back(WorkerFromDevice(device));
+    }
+  }
+  if (parts_.empty()) parts_.push_back(name());
+  owned_ = world_.planner.ShareBySite(island_, parts_);
+  std::map<NodeId, int64_t> devices = world_.planner.CountDevices(island_, parts_);
+  if (devices.empty()) return;
+  for (const Worker* const member : team_) {
+    world_.accounts.SetUsed(world_.timeline.now(), member->index_, devices[member->name()]);
+  }
+}
+
 void Worker::HoldState() {
   IslandState& state = world_.islands[island_];
   const bool same = state.valid && state.generation == generation_ && !state.members.empty() &&
@@ -268,17 +280,10 @@ void Worker::HoldState() {
   state.plan_number = plan_.number;
   state.members.clear();
   state.holders.clear();
-  for (const IslandMember& member : plan_.members) {
-    const bool part =
-        std::any_of(plan_.replicas.begin(), plan_.replicas.end(), [&](const PlanReplica& replica) {
-          const std::vector<std::string>& devices = replica.stages.front().devices;
-          return std::find(devices.begin(), devices.end(), member.worker + "/0") != devices.end();
-        });
-    if (!part) continue;
-    state.members.push_back(member.worker);
-    state.holders.insert({member.worker, member.incarnation});
+  for (const NodeId& part : parts_) {
+    state.members.push_back(part);
+    state.holders.insert({part, world_.FindWorker(part)->incarnation_});
   }
-  if (plan_.members.empty()) state.holders.insert({name(), incarnation_});
 }
 
 void Worker::Do(const worker::Handover& action) {

@@ -1,7 +1,6 @@
 #include "rehearsal/planner.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,23 +37,26 @@ std::vector<NodeId> ListLayerHolders(const PlanReplica& replica, int32_t layer) 
   return holders;
 }
 
-// The workers that have each part of the state: by layer, rank and shard of replicas.
-using Holders = std::map<std::tuple<int32_t, size_t, int>, std::set<NodeId>>;
-
-Holders ListHolders(const IslandPlan& plan, size_t layers) {
+// The workers that have each part of the state, of a layer's rank and shard of replicas.
+std::set<std::set<NodeId>> ListHolders(const IslandPlan& plan) {
   const Ownership ownership = OwnershipFromPlan(plan);
-  Holders holders;
-  for (int r = 0; r < static_cast<int>(plan.replicas.size()); ++r) {
-    for (size_t l = 0; l < layers; ++l) {
-      const auto layer = static_cast<int32_t>(l);
+  std::set<int32_t> layers;  // where other workers begin to hold them
+  for (const PlanReplica& replica : plan.replicas) {
+    for (const PlanStage& stage : replica.stages) layers.insert(stage.first_layer);
+  }
+  std::set<std::set<NodeId>> all;
+  for (const int32_t layer : layers) {
+    std::map<std::pair<size_t, int>, std::set<NodeId>> holders;  // by rank and shard
+    for (int r = 0; r < static_cast<int>(plan.replicas.size()); ++r) {
       const std::vector<NodeId> ranks =
           ListLayerHolders(plan.replicas[static_cast<size_t>(r)], layer);
       for (size_t rank = 0; rank < ranks.size(); ++rank) {
-        holders[{layer, rank, ownership.GetShardIndex(r)}].insert(ranks[rank]);
+        holders[{rank, ownership.GetShardIndex(r)}].insert(ranks[rank]);
       }
     }
+    for (auto& [part, names] : holders) all.insert(std::move(names));
   }
-  return holders;
+  return all;
 }
 
 std::vector<NodeId> WithPart(const IslandPlan& plan, const NodeId& leader) {
@@ -200,11 +202,10 @@ PlanMade Planner::Plan(IslandId island, const PlanRequest& query,
     made.current_step_ns = current->step_ns;
     std::vector<NodeId> members;
     for (const IslandMember& member : current->members) members.push_back(member.worker);
-    if (const IslandPlan* const now = FindReal(island, members); now != nullptr) {
+    if (const Kept* const now = FindReal(island, members); now != nullptr) {
       made.rank = Rank(query, *real);
-      made.current_rank = Rank(query, *now);
-      std::sort(members.begin(), members.end());
-      Keep(island, members, IslandPlan(*now));
+      made.current_rank = Rank(query, now->plan);
+      Keep(island, std::vector(now->members), IslandPlan(now->plan));
     }
   }
   const std::vector<NodeId> with_part = WithPart(*real, leader);
@@ -217,40 +218,41 @@ PlanMade Planner::Plan(IslandId island, const PlanRequest& query,
 // that is being set up.
 void Planner::Keep(IslandId island, std::vector<NodeId> members, IslandPlan real) {
   auto& kept = real_[island];
-  std::erase_if(kept, [&](const auto& plan) { return plan.first == members; });
-  kept.emplace_back(std::move(members), std::move(real));
+  std::erase_if(kept, [&](const Kept& plan) { return plan.members == members; });
+  std::set<std::set<NodeId>> holders = ListHolders(real);
+  kept.push_back({std::move(members), std::move(real), std::move(holders)});
   if (kept.size() > kPlansKept) kept.pop_front();
 }
 
-const IslandPlan* Planner::FindReal(IslandId island, std::vector<NodeId> members) const {
+const Planner::Kept* Planner::FindReal(IslandId island, std::vector<NodeId> members) const {
   std::sort(members.begin(), members.end());
   const auto kept = real_.find(island);
   if (kept == real_.end()) return nullptr;
   const auto found = std::find_if(kept->second.begin(), kept->second.end(),
-                                  [&](const auto& plan) { return plan.first == members; });
-  return found == kept->second.end() ? nullptr : &found->second;
+                                  [&](const Kept& plan) { return plan.members == members; });
+  return found == kept->second.end() ? nullptr : &*found;
 }
 
 bool Planner::Survives(IslandId island, const std::vector<NodeId>& members,
                        const std::set<NodeId>& lost) const {
-  const IslandPlan* plan = FindReal(island, members);
-  if (lost.empty() || plan == nullptr) return lost.empty();
-  const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
-  return std::all_of(holders.begin(), holders.end(), [&](const auto& entry) {
-    return std::any_of(entry.second.begin(), entry.second.end(),
+  const Kept* const kept = FindReal(island, members);
+  if (lost.empty() || kept == nullptr) return lost.empty();
+  return std::all_of(kept->holders.begin(), kept->holders.end(), [&](const auto& holders) {
+    return std::any_of(holders.begin(), holders.end(),
                        [&](const NodeId& name) { return !lost.contains(name); });
   });
 }
 
 std::map<std::string, double> Planner::ShareBySite(IslandId island,
                                                    const std::vector<NodeId>& members) const {
-  std::map<NodeId, std::string> site_of;
-  for (const SceneWorker& worker : scene_.workers) site_of[worker.name] = worker.site;
-  const std::string& site = site_of.at(members.front());
-  const IslandPlan* const plan = FindReal(island, members);
+  const auto site_of = [&](const NodeId& name) -> const std::string& {
+    return searches_.Describe(name).site;
+  };
+  const std::string& site = site_of(members.front());
+  const Kept* const kept = FindReal(island, members);
   const bool one_site = std::all_of(members.begin(), members.end(),
-                                    [&](const NodeId& name) { return site_of.at(name) == site; });
-  if (plan == nullptr || one_site) return {{site, 1.0}};
+                                    [&](const NodeId& name) { return site_of(name) == site; });
+  if (kept == nullptr || one_site) return {{site, 1.0}};
   std::vector<ShardPlacement> layers;
   for (const LayerSize& layer : scene_.facts.layers) {
     ShardPlacement& placement = layers.emplace_back();
@@ -260,8 +262,8 @@ std::map<std::string, double> Planner::ShareBySite(IslandId island,
   std::map<std::string, double> shares;
   const auto all = static_cast<double>(scene_.parameters());
   for (const OuterPart& part :
-       CutByOwners(*plan, layers, PartBlock(scene_.spec.outer.push_encoding))) {
-    shares[site_of.at(part.holders.front())] += static_cast<double>(part.range.size()) / all;
+       CutByOwners(kept->plan, layers, PartBlock(scene_.spec.outer.push_encoding))) {
+    shares[site_of(part.holders.front())] += static_cast<double>(part.range.size()) / all;
   }
   return shares;
 }
@@ -269,10 +271,10 @@ std::map<std::string, double> Planner::ShareBySite(IslandId island,
 std::map<NodeId, int64_t> Planner::CountDevices(IslandId island,
                                                 const std::vector<NodeId>& members) const {
   std::map<NodeId, int64_t> counts;
-  const IslandPlan* const plan = FindReal(island, members);
-  if (plan == nullptr) return counts;
+  const Kept* const kept = FindReal(island, members);
+  if (kept == nullptr) return counts;
   for (const NodeId& member : members) counts[member] = 0;
-  for (const PlanReplica& replica : plan->replicas) {
+  for (const PlanReplica& replica : kept->plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
       for (const std::string& device : stage.devices) ++counts[WorkerFromDevice(device)];
     }
@@ -281,11 +283,9 @@ std::map<NodeId, int64_t> Planner::CountDevices(IslandId island,
 }
 
 bool Planner::IsRedundant(IslandId island, const std::vector<NodeId>& members) const {
-  const IslandPlan* plan = FindReal(island, members);
-  if (plan == nullptr) return false;
-  const Holders holders = ListHolders(*plan, scene_.facts.layers.size());
-  return std::all_of(holders.begin(), holders.end(),
-                     [](const auto& entry) { return entry.second.size() > 1; });
+  const Kept* const kept = FindReal(island, members);
+  return kept != nullptr && std::all_of(kept->holders.begin(), kept->holders.end(),
+                                        [](const auto& holders) { return holders.size() > 1; });
 }
 
 }  // namespace atl::rehearsal

@@ -15,7 +15,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/core/core.h"
@@ -30,6 +29,7 @@ class Searches {
   explicit Searches(const Scene* scene);
 
   absl::StatusOr<IslandPlan> Find(const PlanRequest& query);
+  const SceneWorker& Describe(const NodeId& worker) const { return *described_.at(worker); }
 
  private:
   absl::StatusOr<IslandPlan> Search(const PlanRequest& query,
@@ -64,15 +64,19 @@ class Planner {
   bool IsRedundant(IslandId island, const std::vector<NodeId>& members) const;
 
  private:
-  const IslandPlan* FindReal(IslandId island, std::vector<NodeId> members) const;
+  struct Kept {
+    std::vector<NodeId> members;  // with a part, sorted
+    IslandPlan plan;
+    std::set<std::set<NodeId>> holders;  // of each part of the state
+  };
+  const Kept* FindReal(IslandId island, std::vector<NodeId> members) const;
   void Keep(IslandId island, std::vector<NodeId> members, IslandPlan real);
   // By the job's objective; 0: steps' times decide.
   double Rank(const PlanRequest& query, const IslandPlan& real) const;
 
   const Scene& scene_;
   Searches& searches_;
-  // The newest of each island, by members with a part, sorted; the newest last.
-  std::map<IslandId, std::deque<std::pair<std::vector<NodeId>, IslandPlan>>> real_;
+  std::map<IslandId, std::deque<Kept>> real_;  // the newest of each island, the newest last
 };
 
 }  // namespace atl::rehearsal

@@ -265,6 +265,7 @@ class Worker : public Member {
   // Returns what the devices still hold of the island's state under the plan that is being set up,
   // and how long it takes to move and replay.
   worker::Reconfigured KeepState(Duration* takes, Duration* replay);
+  void NoteParts();
   void HoldState();
   // Calls `done` when so many bytes have moved on each of these paths.
   void MoveState(const std::vector<std::pair<Links::Path, double>>& moves, Timeline::Action done);
@@ -321,6 +322,7 @@ class Worker : public Member {
   size_t followed_by_ = 0;     // the first so many members follow reconfigure_'s plan
   bool leads_ = false;
   Use noted_use_ = Use::kRestarting;  // by its members' accounts, too
+  std::vector<NodeId> parts_;         // members with a part
   // Shares of the model that owners at each site push and pull, of the plan that is set up.
   std::map<std::string, double> owned_;
 

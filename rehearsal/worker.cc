@@ -107,6 +107,8 @@ std::vector<NodeId> Worker::ListMembers() const {
 }
 
 void Worker::NoteProgress() {
+  const bool idle = !stepping_ && !outstanding_ && on_links_.empty() && state_on_links_.empty();
+  if (idle) return;
   if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
   int64_t open = 0, moving = 0;
   for (const auto* transfers : {&on_links_, &state_on_links_}) {
