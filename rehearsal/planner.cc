@@ -274,11 +274,13 @@ std::map<NodeId, int64_t> Planner::CountDevices(IslandId island,
   const Kept* const kept = FindReal(island, members);
   if (kept == nullptr) return counts;
   for (const NodeId& member : members) counts[member] = 0;
+  std::set<std::string> devices;  // several stages may share one
   for (const PlanReplica& replica : kept->plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
-      for (const std::string& device : stage.devices) ++counts[WorkerFromDevice(device)];
+      devices.insert(stage.devices.begin(), stage.devices.end());
     }
   }
+  for (const std::string& device : devices) ++counts[WorkerFromDevice(device)];
   return counts;
 }
 

@@ -15,6 +15,9 @@ namespace {
 constexpr Duration kSupervisor = std::chrono::seconds(1);  // starts a process that has ended
 // A failure is charged for so long after its end.
 constexpr Duration kBlamedAfter = std::chrono::minutes(30);
+// What only a person can decide is decided after so long, and again if it is refused.
+constexpr Duration kOperator = std::chrono::minutes(10);
+constexpr int kRefillTries = 6;
 constexpr size_t kCosts = 5;  // kept of a run
 
 // Makes the failures happen, and ends them. What several of them take down is back when the last
@@ -124,11 +127,29 @@ class Fate {
     if (failure.workers.empty()) {
       BlameAll(number);
       EndServer(failure, world_.FindServer(failure.subject));
-      return world_.FindServer(failure.subject)->LoseDisk();
+      world_.FindServer(failure.subject)->LoseDisk();
+      return Refill(failure.subject, kRefillTries);
     }
     BlameWithIsland(number, failure.subject);
     EndWorker(failure, failure.subject);
     world_.FindWorker(failure.subject)->LoseDisk();
+  }
+
+  // An operator's `atoll refill`: what no other server has a copy of comes from an island. It is
+  // refused while the server is down, and when nothing is lost.
+  void Refill(const std::string& server, int tries) {
+    if (tries == 0 || world_.timeline.now() + kOperator >= world_.horizon) return;
+    world_.timeline.After(kOperator, [this, server, tries] {
+      const ProgressRecord* const progress = world_.coordinator->progress();
+      if (progress != nullptr && world_.coordinator->alive()) {
+        const std::vector<Reply> replies = world_.coordinator->Deliver(
+            ControlJob{1, progress->job, JobCommand::kRefill, false, server});
+        const bool done = std::any_of(replies.begin(), replies.end(),
+                                      [](const Reply& reply) { return reply.status.ok(); });
+        if (done) return;
+      }
+      Refill(server, tries - 1);
+    });
   }
 
   void EndSite(size_t number) {

@@ -206,7 +206,7 @@ TEST_CASE("failures that overlap end with the last one") {
 
 TEST_CASE("devices without a part in the plan wait, while their worker's others compute") {
   JobSpec spec = testing::MakeSpec(2'000);
-  spec.layout.replicas = 3;
+  spec.layout.replicas = spec.layout.stages = spec.layout.tensor_parallel = 1;
   plan::Cluster cluster = testing::MakeCluster(1, 2);
   for (int m = 0; m < 2; ++m) {
     plan::Device second = cluster.devices[static_cast<size_t>(m)];
@@ -219,9 +219,9 @@ TEST_CASE("devices without a part in the plan wait, while their worker's others 
   const RunResult result = PlayOne(*scene, {});
   REQUIRE(result.finished);
   CheckSums(*scene, result);
-  // One of four, from when the plan is set up.
-  CHECK(Of(result, Use::kWaiting) >= 0.8 * Seconds(result.took));
-  CHECK(Of(result, Use::kComputing) <= 3 * Seconds(result.took));
+  // Three of four, from when the plan is set up.
+  CHECK(Of(result, Use::kWaiting) >= 0.9 * 3 * Seconds(result.took));
+  CHECK(Of(result, Use::kComputing) <= Seconds(result.took));
 }
 
 TEST_CASE("owners at each site push and pull their share") {
@@ -259,9 +259,10 @@ TEST_CASE("a lost disk, a worker's or a server's, does not end the job") {
   JobSpec spec = testing::MakeSpec(20'000);
   spec.schedule.checkpoint_every_steps = 32;
   const Scene scene = testing::MakeSmallScene(spec, 2, 2);
-  const RunResult result =
-      PlayOne(scene, {At(0.2, FailureKind::kDisk, "server-0", Duration::max()),
-                      At(0.4, FailureKind::kDisk, "n0-0", Duration::max(), {"n0-0"})});
+  const RunResult result = PlayOne(scene,
+                                   {At(0.2, FailureKind::kDisk, "server-0", Duration::max()),
+                                    At(0.4, FailureKind::kDisk, "n0-0", Duration::max(), {"n0-0"})},
+                                   1, hours(48));
   CHECK(result.finished);
   CheckSums(scene, result);
 }

@@ -34,7 +34,7 @@ JobSpec MakeSpec(int workers) {
   spec.inner.batch_sequences = 3 * workers;
   spec.outer.steps_per_round = 64;
   spec.layout.island = IslandScope::kSite;
-  spec.schedule.train_tokens = int64_t{1} << 50;  // it does not end
+  spec.schedule.train_tokens = int64_t{1} << 47;  // it does not end
   spec.schedule.validate_every_rounds = 0;
   return spec;
 }
