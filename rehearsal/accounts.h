@@ -34,7 +34,7 @@ class Accounts {
 
   // Notes what a worker does from now on.
   void Set(Instant now, size_t worker, Use use);
-  // So many of its devices take part from now on; the others wait. All of them at first.
+  // Notes how many of its devices take part from now on, all of them at first; the others wait.
   void SetUsed(Instant now, size_t worker, int64_t devices);
   // Owes what it does other than compute, from now until it computes again, to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);

@@ -82,7 +82,7 @@ absl::StatusOr<Duration> ParseTime(absl::string_view text);
 // Reads and checks; subjects are checked by Draw. `path` begins every error.
 absl::StatusOr<Failures> ParseFailures(absl::string_view text, const std::string& path);
 
-// What can fail in a scene, by a file: made once for all seeds. Immutable, so thread-safe.
+// Finds what can fail in a scene, by a file: made once for all seeds. Immutable, so thread-safe.
 class FailureSource {
  public:
   // Both outlive it. NOT_FOUND names a subject that is not there.

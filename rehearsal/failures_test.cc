@@ -11,7 +11,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::minutes;
 
-// What a file draws in a scene.
+// Draws a file's failures in a scene.
 absl::StatusOr<std::vector<Failure>> Draw(const Failures& failures, const Scene& scene,
                                           Duration until, uint64_t seed) {
   const absl::StatusOr<FailureSource> source = FailureSource::Make(&failures, &scene);

@@ -72,7 +72,7 @@ class Links {
   };
 
   Link& GetLink(const Ends& ends, const std::string& node, bool receives);
-  // Of each transfer.
+  // The rate of each transfer.
   static double BytesPerSecond(const Link& link);
   // Moves what has been carried until now.
   void Advance(Link& link);

@@ -22,8 +22,8 @@ class Picture {
  public:
   explicit Picture(const std::vector<Drawn>& answers) {
     for (const Drawn& drawn : answers) {
-      for (const RunResult& run : drawn.answer->runs) longest_ = std::max(longest_, TimeOf(run));
-      longest_ = std::max(longest_, TimeOf(drawn.answer->bound));
+      for (const RunResult& run : drawn.answer->runs) longest_ = std::max(longest_, GetTime(run));
+      longest_ = std::max(longest_, GetTime(drawn.answer->bound));
     }
     Legend();
     for (const Drawn& drawn : answers) Shares(drawn);
@@ -43,7 +43,7 @@ class Picture {
   }
 
  private:
-  static double TimeOf(const RunResult& run) { return Seconds(run.took); }
+  static double GetTime(const RunResult& run) { return Seconds(run.took); }
   double X(double seconds) const {
     return kLeft + kWidth * (longest_ > 0 ? seconds / longest_ : 0);
   }
@@ -82,7 +82,7 @@ class Picture {
   void Finish(const Drawn& drawn) {
     std::vector<double> times;
     for (const RunResult& run : drawn.answer->runs) {
-      if (run.finished) times.push_back(TimeOf(run));
+      if (run.finished) times.push_back(GetTime(run));
     }
     std::sort(times.begin(), times.end());
     const double step = static_cast<double>(kCurve - kMargin) /
@@ -103,7 +103,7 @@ class Picture {
       absl::StrAppendFormat(&svg_,
                             "<path d=\"M%.2f %dv%d\" stroke=\"#e07a5f\"><title>bound</title>"
                             "</path>\n",
-                            X(TimeOf(drawn.answer->bound)), y_, kCurve - kMargin);
+                            X(GetTime(drawn.answer->bound)), y_, kCurve - kMargin);
     }
     y_ += kCurve;
   }

@@ -51,7 +51,7 @@ struct IslandState {
   std::vector<NodeId> members;  // with a part, when it was set up
   std::set<std::pair<NodeId, Incarnation>> holders;
   std::deque<int64_t> saves;  // on its members' disks, the newest last
-  int64_t steps = 0;          // that it has made in this generation, whoever led
+  int64_t steps = 0;          // that it has made in this generation, by all its leaders
   int64_t adopted_at = 0;     // of these, before its base: what a loss of the state leaves
   int64_t copied_at = -1;     // likewise, before the copies in other members' memory; -1: none
 
@@ -191,7 +191,7 @@ class Worker : public Member {
   // Its process ends now; `machine`: with its machine, so that only silence shows it.
   void Crash(bool machine);
   void Leave(Duration notice);
-  // What it has saved is lost. REQUIRES: it is down.
+  // Loses what it has saved. REQUIRES: it is down.
   void LoseDisk();
   void Deliver(const worker::Event& event);
   size_t index() const { return index_; }
@@ -269,10 +269,10 @@ class Worker : public Member {
   void HoldState();
   // Calls `done` when so many bytes have moved on each of these paths.
   void MoveState(const std::vector<std::pair<Links::Path, double>>& moves, Timeline::Action done);
-  // What the members that the island's state is new to receive, and from where.
+  // Lists what members without the island's state receive, and from where.
   std::vector<std::pair<Links::Path, double>> ListStateMoves(
       const IslandPlan& plan, const std::set<std::pair<NodeId, Incarnation>>& had) const;
-  // What each member sends the next ones, to be kept in their memory.
+  // Lists what each member sends the next ones, to be kept in their memory.
   std::vector<std::pair<Links::Path, double>> ListCopies() const;
   // The devices' work of so long was lost.
   void LoseWork(Use from, Duration time);

@@ -15,7 +15,7 @@ namespace {
 constexpr Duration kSupervisor = std::chrono::seconds(1);  // starts a process that has ended
 // A failure is charged for so long after its end.
 constexpr Duration kBlamedAfter = std::chrono::minutes(30);
-// What only a person can decide is decided after so long, and again if it is refused.
+// An operator decides after so long, and again if the command is refused.
 constexpr Duration kOperator = std::chrono::minutes(10);
 constexpr int kRefillTries = 6;
 constexpr size_t kCosts = 5;  // kept of a run

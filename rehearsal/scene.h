@@ -38,10 +38,10 @@ struct SceneWorker {
   std::string name;  // of its node; with the site before it where two sites have a node of the name
   std::string site;
   std::vector<int> devices;  // of the cluster
-  // Of each device, by hour of the day; the run starts at hour 0.
+  // Each device's, by hour of the day; the run starts at hour 0.
   std::vector<std::array<double, kHours>> prices = {};
 
-  // What it costs while it is up between these times since the run's start.
+  // Returns what it costs while it is up between these times since the run's start.
   double ComputePrice(Duration from, Duration to) const;
 };
 
