@@ -18,6 +18,10 @@ enum class Encoding : uint8_t {
   kInt4 = 3,
   kE3m0 = 4,  // sign and a power of two, in 4 bits
   kTopK = 5,  // the largest of a chunk, in 2 bits and an index each
+  // One of the above plus this: behind each block of it the inner optimizer's moments
+  // (kernels/codecs/moments.h).
+  kWithMoments = 8,
+  kMomentsAlone = 14,
 };
 
 // Elements that share a scale in int8, int4 and e3m0.
@@ -50,28 +54,59 @@ inline constexpr EncodingInfo kEncodings[] = {
        const int64_t kept = TopKKept(n);
        return 8 + (kept * kTopKIndexBits + 7) / 8 + (kept * 2 + 7) / 8;
      }},
+    {"moments", false, 1, [](int64_t) { return int64_t{0}; }},
 };
-inline constexpr int kEncodingCount = sizeof(kEncodings) / sizeof(kEncodings[0]);
+inline constexpr int kEncodingCount = sizeof(kEncodings) / sizeof(kEncodings[0]) - 1;
 
-// Returns whether this number, from the network or a disk, is one of an Encoding.
-inline constexpr bool IsEncoding(int64_t number) { return number >= 0 && number < kEncodingCount; }
-
-// REQUIRES: one of the table.
-inline constexpr const EncodingInfo& GetEncodingInfo(Encoding encoding) {
-  return kEncodings[static_cast<int>(encoding)];
+inline constexpr bool HasMoments(Encoding encoding) { return encoding >= Encoding::kWithMoments; }
+inline constexpr Encoding WithMoments(Encoding encoding) {
+  return static_cast<Encoding>(static_cast<int>(encoding) |
+                               static_cast<int>(Encoding::kWithMoments));
+}
+inline constexpr Encoding WithoutMoments(Encoding encoding) {
+  return static_cast<Encoding>(static_cast<int>(encoding) &
+                               ~static_cast<int>(Encoding::kWithMoments));
 }
 
-inline constexpr bool IsQuantized(Encoding encoding) { return GetEncodingInfo(encoding).quantized; }
+// Returns whether this number, from the network or a disk, is one of a contribution's encodings.
+inline constexpr bool IsEncoding(int64_t number) {
+  const int64_t base = number >= static_cast<int64_t>(Encoding::kWithMoments)
+                           ? number - static_cast<int64_t>(Encoding::kWithMoments)
+                           : number;
+  return base >= 0 && base < kEncodingCount;
+}
+
+// Of a pseudo-gradient with moments, that of the pseudo-gradient. REQUIRES: one of the table.
+inline constexpr const EncodingInfo& GetEncodingInfo(Encoding encoding) {
+  return kEncodings[static_cast<int>(WithoutMoments(encoding))];
+}
+
+// Returns whether a codec makes the bytes.
+inline constexpr bool IsQuantized(Encoding encoding) {
+  return HasMoments(encoding) || GetEncodingInfo(encoding).quantized;
+}
 
 // Returns the size of an element. REQUIRES: the encoding is not quantised.
 inline constexpr int64_t BytesPerElement(Encoding encoding) {
   return GetEncodingInfo(encoding).block_bytes(1);
 }
 
+// Elements that are encoded together; the last block has what is left.
+inline constexpr int64_t EncodedBlock(Encoding encoding) {
+  const int64_t block = GetEncodingInfo(encoding).block;
+  return HasMoments(encoding) && block < kQuantBlock ? kQuantBlock : block;
+}
+
 inline constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
   const EncodingInfo& info = GetEncodingInfo(encoding);
-  const int64_t blocks = elements / info.block, rest = elements % info.block;
-  return blocks * info.block_bytes(info.block) + (rest == 0 ? 0 : info.block_bytes(rest));
+  const int64_t block = EncodedBlock(encoding);
+  const auto block_bytes = [&](int64_t n) -> int64_t {
+    if (n == 0) return 0;
+    if (!HasMoments(encoding)) return info.block_bytes(n);
+    return info.block_bytes(n) + EncodedBytes(Encoding::kInt8, n) +
+           EncodedBytes(Encoding::kInt4, n);
+  };
+  return elements / block * block_bytes(block) + block_bytes(elements % block);
 }
 
 // A push of some of a shard's elements begins at a multiple of this, and ends at one or with the

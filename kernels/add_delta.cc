@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "kernels/codecs/codec.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/simd.h"
 
 namespace atl {
@@ -73,6 +74,32 @@ void StepToward(Encoding encoding, std::span<const float> target, std::span<floa
     codec.encode(tile, nullptr, bytes, size);
     codec.decode(bytes, tile, size);
     AddNumbers(at, tile, at, size);
+  });
+}
+
+void AverageMoments(std::span<const DeltaView> deltas, std::span<const double> weights,
+                    std::span<float> ratios, std::span<float> second, ThreadPool& pool) {
+  ATOLL_CHECK(deltas.size() == weights.size() && ratios.size() == second.size(), "sizes differ");
+  ForTiles(std::ssize(ratios), pool, [&](int64_t begin, int64_t size) {
+    const auto n = static_cast<size_t>(size);
+    double sums[2][kTileElements] = {};
+    float u[kTileElements], v[kTileElements];
+    for (size_t i = 0; i < deltas.size(); ++i) {
+      const Encoding encoding = deltas[i].encoding;
+      ATOLL_CHECK(deltas[i].size == std::ssize(ratios), "sizes differ");
+      DecodeRatios(encoding,
+                   {static_cast<const std::byte*>(deltas[i].data) + EncodedBytes(encoding, begin),
+                    static_cast<size_t>(EncodedBytes(encoding, size))},
+                   {u, n}, {v, n});
+      for (size_t at = 0; at < n; ++at) {
+        sums[0][at] += weights[i] * u[at];
+        sums[1][at] += weights[i] * v[at];
+      }
+    }
+    for (size_t at = 0; at < n; ++at) {
+      ratios[static_cast<size_t>(begin) + at] = static_cast<float>(sums[0][at]);
+      second[static_cast<size_t>(begin) + at] = static_cast<float>(sums[1][at]);
+    }
   });
 }
 

@@ -54,10 +54,11 @@ void Worker::PushPart(const PushShards& action, const ShardPart& part) {
   Server* const server = world_.FindServer(part.server);
   const bool whole =
       action.contribution.base_version == kNoVersion || IsFill(action.contribution.base_version);
-  const Encoding encoding = whole ? Encoding::kFloat32 : world_.scene.spec.outer.push_encoding;
-  const double share = static_cast<double>(part.part().size()) / static_cast<double>(part.elements);
-  const int64_t bytes =
-      EncodedBytes(encoding, static_cast<int64_t>(share * world_.layer_parameters));
+  const Encoding later = world_.scene.spec.outer.push_encoding;
+  const Encoding encoding = whole                          ? Encoding::kFloat32
+                            : HasMoments(action.encoding) ? WithMoments(later)
+                                                           : later;
+  const int64_t bytes = EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
   const auto open = std::make_shared<bool>(true);
   const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](
                           ShardPushStatus status, const std::string& why) {
@@ -106,8 +107,9 @@ void Worker::CheckPull(int64_t pull, int64_t transfers, int64_t seen) {
 
 void Worker::PullPart(const StartPull& action, const ShardPart& part) {
   Server* const server = world_.FindServer(part.server);
-  const int64_t bytes = EncodedBytes(world_.scene.spec.outer.pull_encoding,
-                                     static_cast<int64_t>(world_.layer_parameters));
+  const auto elements = static_cast<int64_t>(world_.layer_parameters);
+  const int64_t bytes = EncodedBytes(world_.scene.spec.outer.pull_encoding, elements) +
+                        (action.moments ? EncodedBytes(Encoding::kMomentsAlone, elements) : 0);
   const int64_t pull = action.pull;
   const auto fails = [this, pull, at = run(), transfers = transfers_](
                          PullFailure failure, Version newer, const std::string& why) {

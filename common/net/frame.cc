@@ -18,8 +18,9 @@ absl::Status Bad(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range"));
 }
 
-absl::Status CheckEncoding(v1::TensorEncoding encoding, v1::TensorEncoding last) {
-  if (encoding >= v1::TENSOR_ENCODING_FLOAT32 && encoding <= last) return absl::OkStatus();
+absl::Status CheckEncoding(v1::TensorEncoding encoding, bool of_push) {
+  const int64_t number = int64_t{encoding} - 1;
+  if (of_push ? IsEncoding(number) : number == 0 || number == 1) return absl::OkStatus();
   return Bad("encoding", encoding);
 }
 
@@ -38,7 +39,7 @@ absl::Status CheckNumbers(std::initializer_list<Bounded> numbers) {
 
 absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_TOPK));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), /*of_push=*/true));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   return CheckNumbers({{"island", open.island(), 0},
                        {"shard", open.shard(), 0},
@@ -49,7 +50,7 @@ absl::Status Check(const v1::PushOpen& open) {
 
 absl::Status Check(const v1::PullOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), v1::TENSOR_ENCODING_BFLOAT16));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), /*of_push=*/false));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   return CheckNumbers({{"shard", open.shard(), 0},
                        {"version", open.version(), kNoVersion},
@@ -209,7 +210,7 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
 }
 
 Encoding EncodingFromWire(v1::TensorEncoding encoding) {
-  ATOLL_CHECK(CheckEncoding(encoding, v1::TENSOR_ENCODING_TOPK).ok(), static_cast<int>(encoding));
+  ATOLL_CHECK(CheckEncoding(encoding, /*of_push=*/true).ok(), static_cast<int>(encoding));
   return static_cast<Encoding>(encoding - 1);
 }
 

@@ -47,6 +47,19 @@ inline int64_t CountFragmentTurns(Version version, int64_t fragments) {
   return (version - 1) / fragments + 1;
 }
 
+// Returns of how many rounds of so many steps one averages moments; 0: none does.
+inline int64_t CountMomentsRounds(const OuterSpec& outer, int64_t steps) {
+  return (outer.average_moments_steps + steps - 1) / std::max<int64_t>(1, steps);
+}
+
+// Bytes of an element's moments, on average of rounds of so many steps; 0: none are averaged.
+inline double MomentsBytesPerElement(const OuterSpec& outer, int64_t steps) {
+  const int64_t rounds = CountMomentsRounds(outer, std::max<int64_t>(1, steps));
+  if (rounds == 0) return 0;
+  return static_cast<double>(EncodedBytes(Encoding::kMomentsAlone, kQuantBlock)) /
+         static_cast<double>(kQuantBlock * rounds);
+}
+
 // Inner steps of the fastest island between two pushes.
 inline int64_t StepsBetweenPushes(const OuterSpec& outer) {
   return std::max<int64_t>(1, outer.steps_per_round / std::max<int64_t>(1, outer.fragments));

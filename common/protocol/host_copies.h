@@ -10,10 +10,11 @@ namespace atl {
 
 // Returns how many copies a worker's host has of what it owns or keeps copies of
 // (common/model/outer_copies.h): theta_base, pseudo-gradient and pulled version; of quantised
-// pushes the residuals before and after, and the encoded pseudo-gradient (a part of a copy). See
-// worker/outer/outer_state.h.
+// pushes the residuals before and after, and the encoded pseudo-gradient (a part of a copy); of
+// averaged moments both as pulled, and the encoded ones. See worker/outer/outer_state.h.
 inline int OuterCopies(const JobSpec& spec) {
-  return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0);
+  return 3 + (IsQuantized(spec.outer.push_encoding) ? 3 : 0) +
+         (spec.outer.average_moments_steps > 0 ? 4 : 0);
 }
 
 // Returns how many parts one save has (worker/state/save_plan.h): parameters, two moments, and what

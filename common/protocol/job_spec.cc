@@ -300,6 +300,23 @@ absl::Status ValidateFragments(const OuterSpec& o) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateMoments(const OuterSpec& o) {
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("outer.average_moments_steps", o.average_moments_steps, 0, kStepsPerRoundMax));
+  if (HasMoments(o.push_encoding) || HasMoments(o.pull_encoding)) {
+    return absl::InvalidArgumentError(
+        "outer.push_encoding, outer.pull_encoding: must be without moments; set "
+        "outer.average_moments_steps instead");
+  }
+  if (o.average_moments_steps == 0) return absl::OkStatus();
+  if (o.fragments > 1 || o.site.rounds > 0 || HasSinglePushRounds(o)) {
+    return Bad("outer.average_moments_steps", o.average_moments_steps,
+               "0 with outer.fragments above 1, with outer.site.rounds above 0, and with an "
+               "outer.optimizer for which every push is a round");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateSiteServers(const OuterSpec& o) {
   const SiteServersSpec& site = o.site;
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.site.rounds", site.rounds, 0, 1 << 20));
@@ -347,6 +364,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.shard_copies", o.shard_copies, 1, 2));
   ATOLL_RETURN_IF_ERROR(ValidateFragments(o));
   ATOLL_RETURN_IF_ERROR(ValidateSiteServers(o));
+  ATOLL_RETURN_IF_ERROR(ValidateMoments(o));
   if (!o.contributes_to.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("outer.contributes_to = \"", absl::CHexEscape(o.contributes_to.substr(0, 40)),
@@ -427,6 +445,8 @@ absl::Status ValidateCounts(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, kFragmentsMax));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("outer.fragment_delay_steps", o.fragment_delay_steps, 0, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(
+      IntInRange("outer.average_moments_steps", o.average_moments_steps, 0, kStepsPerRoundMax));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.min_islands", o.min_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.max_islands", o.max_islands, 1, 4096));
   ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));

@@ -205,7 +205,19 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
       kGenerationsSkipped;
   progress.initializer = -1;
   ForgetValidation(progress);
-  if (whole->newest != nullptr) TakeNewest(job, *whole);
+  if (whole->newest != nullptr) {
+    job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
+    // FinishRound takes the newest as soon as all servers have applied it.
+    const int64_t skipped = job.rounds.progress.skipped_sequences;
+    job.rounds.EditProgress() = {whole->ended ? whole->version : whole->version - 1,
+                                 image.tokens_committed - (whole->ended ? 0 : image.tokens),
+                                 image.round};
+    job.rounds.EditProgress().skipped_sequences = skipped;  // servers do not know it
+    job.rounds.EditProgress().averaged_version = image.averaged_version;
+    progress.validated_version = image.validated_version;
+    progress.validation_loss = image.validation_loss;
+    progress.first_validation_loss = image.first_validation_loss;
+  }
   VacateIslands(s, job, image, reason);
   DropUndecided(s, job, by_server, whole->newest);
   const JobState before = progress.state;
@@ -302,6 +314,8 @@ JobImage BuildJobImage(const Job& job, const DecisionRecord& decision) {
   image.validated_version = job.progress.validated_version;
   image.validation_loss = job.progress.validation_loss;
   image.first_validation_loss = job.progress.first_validation_loss;
+  image.averaged_version =
+      decision.step.averages_moments ? decision.version : job.rounds.progress.averaged_version;
   for (const auto& [id, island] : job.islands) {
     IslandAccount account{
         id, island.worker, island.rounds_accepted, island.rounds_rejected, island.tokens_committed,

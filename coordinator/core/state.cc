@@ -63,8 +63,10 @@ const std::vector<ShardId>& Job::ShardsOn(const NodeId& server) const {
 
 int64_t Job::StagedBytes(const NodeId& server) const {
   // The initial weights always travel as fp32.
-  const Encoding encoding =
-      progress.version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
+  const OuterSpec& outer = spec().outer;
+  const Encoding later =
+      outer.average_moments_steps > 0 ? WithMoments(outer.push_encoding) : outer.push_encoding;
+  const Encoding encoding = rounds.progress.version == kNoVersion ? Encoding::kFloat32 : later;
   const auto [known, is_new] = replicas().staged_bytes.try_emplace({server, encoding}, 0);
   if (!is_new) return known->second;
   for (const ShardId shard : ShardsOn(server)) {

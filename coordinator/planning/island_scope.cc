@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/number_text.h"
+#include "common/protocol/fragments.h"
 #include "common/status.h"
 #include "coordinator/planner/islands.h"
 #include "coordinator/planning/planning.h"
@@ -187,8 +188,9 @@ plan::IslandOptions ToIslandOptions(const JobSpec& spec) {
   const auto bytes = [](Encoding encoding) {
     return static_cast<double>(EncodedBytes(encoding, kMany)) / kMany;
   };
-  islands.push_bytes_per_parameter = bytes(outer.push_encoding);
-  islands.pull_bytes_per_parameter = bytes(outer.pull_encoding);
+  const double moments = MomentsBytesPerElement(outer, outer.steps_per_round);
+  islands.push_bytes_per_parameter = bytes(outer.push_encoding) + moments;
+  islands.pull_bytes_per_parameter = bytes(outer.pull_encoding) + moments;
   islands.overlap = outer.overlap == Overlap::kCarry;
   return islands;
 }

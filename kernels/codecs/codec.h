@@ -41,6 +41,8 @@ const Codec& GetCodec(Encoding encoding);
 extern const Codec kInt8Codec, kInt4Codec;  // integers.cc
 extern const Codec kE3m0Codec;              // e3m0.cc
 extern const Codec kTopKCodec;              // topk.cc
+// By the encoding without moments; these stay as they are in the bytes: moments.cc.
+extern const Codec kCodecsWithMoments[kEncodingCount];
 
 }  // namespace atl
 

@@ -4,6 +4,9 @@
 namespace atl {
 
 const Codec& GetCodec(Encoding encoding) {
+  if (HasMoments(encoding)) {
+    return kCodecsWithMoments[static_cast<int>(WithoutMoments(encoding))];
+  }
   static const Codec* const kCodecs[] = {&kInt8Codec, &kInt4Codec, &kE3m0Codec, &kTopKCodec};
   for (const Codec* codec : kCodecs) {
     if (codec->encoding == encoding) return *codec;

@@ -328,8 +328,9 @@ void JobDriver::On(const PullArrived& event, Turn& turn) const {
   }
   std::span<const float> values;
   std::shared_ptr<const void> owner;
-  if (event.slot == kPullStep) {
-    const auto step = state.EncodedStep(event.shard);
+  if (event.slot == kPullStep || event.slot == kPullMoments) {
+    const auto step = event.slot == kPullStep ? state.EncodedStep(event.shard)
+                                              : state.EncodedMoments(event.shard);
     if (step != nullptr) values = *step;
     owner = step;
   } else if (const auto tensor = GetPullTensor(state, event); tensor != nullptr) {

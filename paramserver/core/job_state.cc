@@ -15,6 +15,7 @@
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
 #include "kernels/add_delta.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/host_ops.h"
 
 namespace atl::ps {
@@ -162,6 +163,7 @@ bool JobState::ApplyPart(const CommittedRecord& record, int64_t elements) {
     } else {
       StepShard(next->second, record);
     }
+    if (record.step.averages_moments) AverageShard(next->second, record);
     ExchangeShard(next->second, record);
     StepAverage(next->second, record.version == 0 ? 0 : record.step.average_keep);
     StepServed(next->second);
@@ -201,6 +203,7 @@ void JobState::ApplyRecord(LogSequence, const EndedRecord&) {
     shard.slots.clear();
     if (average != nullptr) shard.slots.push_back(average);
     shard.step.reset();
+    shard.moments.reset();
   }
   DropAllIncoming();
   DropBase();
@@ -305,16 +308,25 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
                    *pool_);
 }
 
-// average <- keep average + (1 - keep) theta.
-void JobState::StepAverage(Shard& shard, double keep) {
-  if (!keeps_average()) return;
-  MakeWritable(GetAverage(shard));
-  const std::span<float> average = GetAverage(shard)->writable();
-  const int64_t size = shard.theta->elements();
-  const std::array difference{
-      WeightedDelta{{average.data(), Encoding::kFloat32, size}, 1},
-      WeightedDelta{{shard.theta->values().data(), Encoding::kFloat32, size}, -1}};
-  OuterSgd(average, difference, static_cast<float>(1 - keep), *pool_);
+void JobState::AverageShard(Shard& shard, const CommittedRecord& round) {
+  std::vector<DeltaView> deltas;
+  std::vector<double> weights;
+  double sum = 0;
+  for (const RoundTerm& term : round.terms) {
+    const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
+    if (!HasMoments(push.encoding) || term.weight <= 0) continue;
+    deltas.push_back({push.payload.bytes.data(), push.encoding, shard.info.elements});
+    weights.push_back(term.weight);
+    sum += term.weight;
+  }
+  if (deltas.empty()) return;
+  for (double& weight : weights) weight /= sum;
+  std::shared_ptr<SharedTensor>& ratios = shard.slots[ratio_slot()];
+  std::shared_ptr<SharedTensor>& second = shard.slots[ratio_slot() + 1];
+  MakeWritable(ratios);
+  MakeWritable(second);
+  AverageMoments(deltas, weights, ratios->writable(), second->writable(), *pool_);
+  shard.moments.reset();
 }
 
 // theta has advanced: the islands' copy follows by a quantised step. The rounding error stays in
@@ -398,6 +410,24 @@ std::shared_ptr<SharedTensor> JobState::Served(ShardId shard) const {
 std::shared_ptr<const std::vector<float>> JobState::EncodedStep(ShardId shard) const {
   const auto found = shards_.find(shard);
   return found == shards_.end() ? nullptr : found->second.step;
+}
+
+std::shared_ptr<const std::vector<float>> JobState::EncodedMoments(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  if (found == shards_.end() || !averages_moments() || found->second.slots.empty()) return nullptr;
+  const Shard& from = found->second;
+  if (from.moments == nullptr) {
+    const int64_t elements = from.info.elements;
+    const auto words = std::make_shared<std::vector<float>>(
+        static_cast<size_t>(EncodedWords(Encoding::kMomentsAlone, elements)));
+    const auto bytes =
+        std::as_writable_bytes(std::span(*words))
+            .first(static_cast<size_t>(EncodedBytes(Encoding::kMomentsAlone, elements)));
+    EncodeRatios(Encoding::kMomentsAlone, from.slots[ratio_slot()]->values(),
+                 from.slots[ratio_slot() + 1]->values(), bytes);
+    from.moments = words;
+  }
+  return from.moments;
 }
 
 std::shared_ptr<SharedTensor> JobState::Slot(ShardId shard, size_t slot) const {

@@ -95,6 +95,8 @@ class JobState {
   // words as in PullRequest. Null where pulls are not quantised, and until this server has made a
   // round.
   std::shared_ptr<const std::vector<float>> EncodedStep(ShardId shard) const;
+  // Returns the newest average of moments, likewise. Null where none are averaged.
+  std::shared_ptr<const std::vector<float>> EncodedMoments(ShardId shard) const;
   // Returns the number of slots as ListServerSlots has them; 0 before the first assignment or order
   // to receive shards.
   size_t slots() const { return slots_; }
@@ -172,7 +174,8 @@ class JobState {
     OwnedShard info;
     std::shared_ptr<SharedTensor> theta;
     std::vector<std::shared_ptr<SharedTensor>> slots;
-    std::shared_ptr<const std::vector<float>> step;  // as EncodedStep
+    std::shared_ptr<const std::vector<float>> step;             // as EncodedStep
+    mutable std::shared_ptr<const std::vector<float>> moments;  // once they were pulled
   };
   // The staged part of one shard of a contribution.
   struct StagedShard {
@@ -255,6 +258,14 @@ class JobState {
   void StepShard(Shard& shard, const CommittedRecord& round);
   void StepAverage(Shard& shard, double keep);
   void StepServed(Shard& shard);
+  bool averages_moments() const {
+    return assignment_.definition.spec.outer.average_moments_steps > 0;
+  }
+  // The slots that follow the optimizer's.
+  size_t ratio_slot() const {
+    return GetOuterOptimizer(assignment_.definition.spec.outer).slots.size();
+  }
+  void AverageShard(Shard& shard, const CommittedRecord& round);
   bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;
   int64_t CountBytes(const OwnedShard& shard) const;

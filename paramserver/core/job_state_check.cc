@@ -119,6 +119,9 @@ absl::Status JobState::CheckRecord(const PushedRecord& record) const {
     return absl::InvalidArgumentError(absl::StrCat("push of elements ", range.begin, " to ",
                                                    range.end, " of shard ", record.id.shard));
   }
+  if (HasMoments(record.encoding) && !averages_moments()) {
+    return absl::InvalidArgumentError("push of moments, of which the job averages none");
+  }
   const int64_t bytes = EncodedBytes(record.encoding, range.size());
   if (static_cast<int64_t>(record.payload.bytes.size()) != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("shard ", record.id.shard, " has ", bytes,
@@ -175,8 +178,8 @@ absl::Status JobState::CheckStep(const CommittedRecord& record) const {
         absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
-  if (!(record.step.average_keep >= 0 && record.step.average_keep <= 1)) {
-    return bad("it keeps ", record.step.average_keep, " of the moving average");
+  if (record.step.averages_moments && (!averages_moments() || record.version == 0)) {
+    return bad("it averages moments, of which there are none");
   }
   std::set<int32_t> layers;
   for (const LayerStep& layer : record.step.layers) {

@@ -162,14 +162,15 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.work.masked_tokens,
                  counters_.learning_rate,
                  counters_.gradient_norm.Get(),
-                 flight.work.skipped};
+                 flight.work.skipped,
+                 flight.moments};
     }
     Emit(Send{std::move(request)});
     flight.request_at = now_ + kRetryInterval;
     Due(flight.request_at);
   }
   if (!SetUp() || command_ == Command::kReconfigure) return;  // its owners are being found
-  PushShards shards{order_->job, flight.id, SelectEncoding(flight.id), {}};
+  PushShards shards{order_->job, flight.id, SelectEncoding(flight), {}};
   for (InFlight::Push& push : flight.pushes) {
     if (push.state != InFlight::Shard::kWanted || Decided() || !Due(push.retry_at)) continue;
     const ShardPlacement* placement = FindPlacement(push.part);
@@ -180,9 +181,11 @@ void WorkerCore::Impl::PlanPushes() {
   if (!shards.shards.empty()) Emit(std::move(shards));
 }
 
-Encoding WorkerCore::Impl::SelectEncoding(const ContributionId& id) const {
+Encoding WorkerCore::Impl::SelectEncoding(const InFlight& flight) const {
   // Initial weights are never rounded.
-  return id.base_version == kNoVersion ? Encoding::kFloat32 : spec().outer.push_encoding;
+  if (flight.id.base_version == kNoVersion) return Encoding::kFloat32;
+  const Encoding encoding = spec().outer.push_encoding;
+  return flight.moments ? WithMoments(encoding) : encoding;
 }
 
 // Returns whether the order has the outcome of the contribution in flight.
@@ -253,6 +256,16 @@ bool WorkerCore::Impl::NeedsAllLayers() const {
   return spec().outer.fragments == 1 || !adopted_ || diverged_ || IsWarmingUpAgain();
 }
 
+// The version has an average of moments that is none of those here. A state that is resumed has its
+// own.
+bool WorkerCore::Impl::NeedsMoments(Version version) const {
+  const Version averaged = order_->averaged_version;
+  if (averaged == kNoVersion || (saving_.resumed && saving_.resumed->base_version == version)) {
+    return false;
+  }
+  return !adopted_ || averaged > base_version_ || reset_moments_ || IsWarmingUpAgain();
+}
+
 void WorkerCore::Impl::PlanPull() {
   if (pull_.pulling() || pull_.pulled() || command_ == Command::kAdopt || !preparation_.done) {
     return;
@@ -270,7 +283,9 @@ void WorkerCore::Impl::PlanPull() {
   }
   const int64_t fragments = spec().outer.fragments;
   const bool all = NeedsAllLayers() || *target == base_version_;
-  StartPull pull{order_->job, ++pull_.number, *target, {}, spec().outer.pull_encoding, fragments};
+  pull_.moments = NeedsMoments(*target);
+  StartPull pull{order_->job, ++pull_.number, *target, {}, spec().outer.pull_encoding,
+                 fragments,   pull_.moments};
   pull_.shards.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {

@@ -201,6 +201,7 @@ Leadership WorkerCore::Impl::Known() const {
   if (in_flight_) {
     known.in_flight = in_flight_->id;
     known.in_flight_work = in_flight_->work;
+    known.in_flight_moments = in_flight_->moments;
   }
   known.last_pushed = last_pushed_;
   known.stepping = stepping_;
@@ -255,7 +256,7 @@ void WorkerCore::Impl::TakeOver(const Leadership& known) {
   local_ = known.local;
   carried_steps_ = known.carried_steps;
   if (known.in_flight) {
-    in_flight_ = InFlight{*known.in_flight, known.in_flight_work};
+    in_flight_ = InFlight{*known.in_flight, known.in_flight_work, known.in_flight_moments};
     in_flight_->captured = true;
     in_flight_->request_at = now_;
   }

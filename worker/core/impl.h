@@ -146,11 +146,12 @@ class WorkerCore::Impl {
   std::string PushTrouble() const;
   void On(const PullDone&);
   void On(const PullFailed&);
-  Encoding SelectEncoding(const ContributionId& id) const;
+  Encoding SelectEncoding(const InFlight& flight) const;
   bool Decided() const;
   std::optional<Version> PullTarget() const;
   bool IsWarmingUpAgain() const;
   bool NeedsAllLayers() const;
+  bool NeedsMoments(Version version) const;
   bool AwaitsDelay() const;
   std::vector<ShardPlacement> ShardsInTurn(Version version) const;
   void PlanLeases();

@@ -114,6 +114,7 @@ struct InFlight {
 
   ContributionId id;
   Work work;
+  bool moments = false;      // its pushes have the optimizer's, too
   bool captured = false;     // its pseudo-gradient is there
   Instant began_at;          // its capture
   Instant staged_at;         // the newest of its pushes that was staged
@@ -149,6 +150,7 @@ struct Pull {
   Version version = kNoVersion;
   int64_t tokens = 0;                  // committed by all islands, at `version`
   std::vector<ShardPlacement> shards;  // of layers that had a turn since; empty: of all
+  bool moments = false;                // averaged ones, too
   Instant retry_at;
   Instant began_at;
   Duration took{};         // from there until it was complete

@@ -230,8 +230,14 @@ bool WorkerCore::Impl::StartAdopt() {
   const bool accepted = !in_flight_ || (order_->outcome && order_->outcome->accepted &&
                                         order_->outcome->contribution == in_flight_->id);
   const bool keep = adopted_ && accepted && !diverged_ && !reset_moments_;
-  Start(Command::kAdopt,
-        AdoptPulled{pull_.version, adopting_, reset_moments_, keep, {}, pull_.shards});
+  Start(Command::kAdopt, AdoptPulled{pull_.version,
+                                     adopting_,
+                                     reset_moments_,
+                                     keep,
+                                     {},
+                                     pull_.shards,
+                                     pull_.moments,
+                                     order_->averaged_version * round_steps()});
   return true;
 }
 
@@ -288,7 +294,9 @@ bool WorkerCore::Impl::StartCapture() {
   in_flight_ = InFlight{NextContribution(), std::exchange(local_, Work())};
   in_flight_->began_at = in_flight_->request_at = now_;
   last_pushed_ = in_flight_->id;
-  CaptureDelta capture{in_flight_->id, SelectEncoding(in_flight_->id), {}};
+  in_flight_->moments = order_->moments_version != kNoVersion && base_version_ != kNoVersion &&
+                        base_version_ + 1 >= order_->moments_version;
+  CaptureDelta capture{in_flight_->id, SelectEncoding(*in_flight_), {}};
   const bool fragment = !initial && spec().outer.fragments > 1;
   if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
   Start(Command::kCapture, std::move(capture));

@@ -37,17 +37,31 @@ auto FindElements(Buffers& buffers, const LayerParts& parts, int32_t layer, Elem
   return decltype(std::span(buffers[0]))();
 }
 
+struct PulledMoments {
+  LayerBuffers first, second;
+};
+
 struct Delta {
   LayerBuffers values;  // theta_base - theta at the push; of the initial weights: theta
-  // For a quantised contribution, the bytes of every shard; elements that are not owned stay 0.
-  // Made once, so that a push repeated is the same push; blocks begin at a shard's begin.
+  // For a quantised contribution and one with moments, the bytes of every shard; elements that are
+  // not owned stay 0. Made once, so that a push repeated is the same push; blocks begin at a
+  // shard's begin.
   Encoding encoding = Encoding::kFloat32;
   std::map<ShardId, std::vector<std::byte>> encoded;
 };
 
+// Calls work(part's index, its elements of the layer, bytes of the shard's that they are) for what
+// the parts have of each shard, whose bytes it makes room for. Its first error, or InvalidArgument:
+// a part cuts a block.
+using EncodePart =
+    std::function<absl::Status(size_t part, ElementRange range, std::span<std::byte> bytes)>;
+absl::Status EncodeParts(Encoding encoding, const std::vector<ShardPlacement>& shards,
+                         const LayerParts& parts, Delta* delta, const EncodePart& work);
+
 // Makes delta->encoded of values + residual, and residual of the rounding error, of what the parts
-// have of each shard. InvalidArgument: a part cuts a block. Aborted: `cancelled`, which is called
-// for each part and may be null, said so. REQUIRES: residual and values are of these parts.
+// have of each shard; moments that are there stay. InvalidArgument: a part cuts a block. Aborted:
+// `cancelled`, which is called for each part and may be null, said so. REQUIRES: residual (null:
+// none is kept) and values are of these parts.
 absl::Status Quantize(Encoding encoding, const std::vector<ShardPlacement>& shards,
                       const LayerParts& parts, LayerBuffers* residual, ThreadPool& pool,
                       Delta* delta, const std::function<bool()>& cancelled = nullptr);

@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/model/outer_copies.h"
 #include "common/model/outer_cut.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/deltas.h"
 
 namespace atl::worker {
@@ -83,6 +84,9 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer
   }
   base_ = NewBuffers(*parts);
   pulled_ = NewBuffers(*parts);
+  if (spec_.average_moments_steps > 0) {
+    pulled_moments_ = std::make_shared<PulledMoments>(*NewBuffers(*parts), *NewBuffers(*parts));
+  }
   delta_ = std::make_shared<Delta>();
   delta_->values = *NewBuffers(*parts);
   if (IsQuantized(spec_.push_encoding)) {
@@ -98,10 +102,10 @@ std::vector<OuterKind> OuterState::ListHeldKinds() const {
   if (has_base) kinds.push_back(OuterKind::kBase);
   if (has_base && residual_ != nullptr) kinds.push_back(OuterKind::kResidual);
   if (tag_.captured) kinds.push_back(OuterKind::kDelta);
-  if (tag_.captured && IsQuantized(delta_->encoding)) {
+  if (tag_.captured && residual_after_ != nullptr && IsQuantized(delta_->encoding)) {
     kinds.push_back(OuterKind::kResidualAfter);
-    kinds.push_back(OuterKind::kEncoded);
   }
+  if (tag_.captured && IsQuantized(delta_->encoding)) kinds.push_back(OuterKind::kEncoded);
   return kinds;
 }
 
@@ -118,6 +122,7 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
       delta_->values = *NewBuffers(*parts_);
     }
     delta_->encoding = Encoding::kFloat32;
+    delta_->encoded.clear();
   }
   for (size_t p = 0; p < parts_->size(); ++p) {
     const OuterRange& part = (*parts_)[p];
@@ -125,6 +130,20 @@ absl::Status OuterState::ReadAll(const std::vector<ShardPlacement>& shards,
     ATOLL_RETURN_IF_ERROR(read(part.layer, part.range, delta_->values[p]));
   }
   return absl::OkStatus();
+}
+
+absl::Status OuterState::ReadAllMoments(const std::vector<ShardPlacement>& shards,
+                                        const ReadMoments& read) {
+  const Encoding encoding = WithMoments(spec_.push_encoding);
+  std::vector<float> first, second;
+  return EncodeParts(encoding, shards, *parts_, delta_.get(),
+                     [&](size_t p, ElementRange range, std::span<std::byte> bytes) -> absl::Status {
+                       first.resize(static_cast<size_t>(range.size()));
+                       second.resize(static_cast<size_t>(range.size()));
+                       ATOLL_RETURN_IF_ERROR(read((*parts_)[p].layer, range, first, second));
+                       EncodeMoments(encoding, first, second, bytes);
+                       return absl::OkStatus();
+                     });
 }
 
 absl::Status OuterState::CheckShards(const CaptureDelta& command) const {
@@ -186,7 +205,7 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
     }
   }
   if (IsQuantized(command.encoding)) {
-    *residual_after_ = *residual_;
+    if (residual_ != nullptr) *residual_after_ = *residual_;
     ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, *parts_, residual_after_.get(),
                                    pool_, delta_.get(), cancelled));
   }
@@ -247,6 +266,10 @@ const LayerBuffers* OuterState::FindBuffers(OuterKind kind) const {
       return residual_after_.get();
     case OuterKind::kPulled:
       return pulled_.get();
+    case OuterKind::kPulledFirst:
+      return pulled_moments_ == nullptr ? nullptr : &pulled_moments_->first;
+    case OuterKind::kPulledSecond:
+      return pulled_moments_ == nullptr ? nullptr : &pulled_moments_->second;
     case OuterKind::kAddition:
     case OuterKind::kEncoded:
       break;

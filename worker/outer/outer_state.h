@@ -38,10 +38,14 @@ OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacem
 // Returns the layout of a worker that keeps all.
 OuterLayout LayoutOfOne(const NodeId& worker, const std::vector<LayerSize>& layers);
 
-inline constexpr OuterKind kLastOuterKind = OuterKind::kAddition;
+inline constexpr OuterKind kLastOuterKind = OuterKind::kPulledSecond;
 // Derived from the pulled version, which only the first holder of a part has before the adoption.
 inline bool IsOfPulled(OuterKind kind) {
   return kind == OuterKind::kPulled || kind == OuterKind::kAddition;
+}
+// Pulled moments, which no other holder ever has.
+inline bool IsOfMoments(OuterKind kind) {
+  return kind == OuterKind::kPulledFirst || kind == OuterKind::kPulledSecond;
 }
 
 class OuterState {
@@ -66,6 +70,10 @@ class OuterState {
   using ReadParameters = std::function<absl::Status(int32_t, ElementRange, std::span<float>)>;
   // Reads the layers that the shards concern (Concern).
   absl::Status ReadAll(const std::vector<ShardPlacement>& shards, const ReadParameters& read);
+  // Then, of a contribution that has them, moments of these elements.
+  using ReadMoments =
+      std::function<absl::Status(int32_t, ElementRange, std::span<float>, std::span<float>)>;
+  absl::Status ReadAllMoments(const std::vector<ShardPlacement>& shards, const ReadMoments& read);
   // InvalidArgument: a shard does not lie within the model.
   absl::Status CheckShards(const CaptureDelta& command) const;
   // InvalidArgument: a shard does not lie within the parts; Aborted: `cancelled` said so (it is
@@ -80,6 +88,8 @@ class OuterState {
 
   // ---- Pulls. ----
   const std::shared_ptr<LayerBuffers>& pulled() const { return pulled_; }
+  // Null where moments are not averaged.
+  const std::shared_ptr<PulledMoments>& pulled_moments() const { return pulled_moments_; }
   // The pulled version is theta_base now. All but `since` as in AdoptPulled.
   void Finish(Version version, StateStamp since, bool keep_residual,
               const std::vector<ShardPlacement>& shards = {});
@@ -109,6 +119,7 @@ class OuterState {
   OuterTag tag_;
   // Residuals are null where pushes are not quantised.
   std::shared_ptr<LayerBuffers> base_, pulled_, residual_, residual_after_;
+  std::shared_ptr<PulledMoments> pulled_moments_;
   std::shared_ptr<Delta> delta_;
   std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
   ThreadPool pool_{1};

@@ -4,6 +4,7 @@
 
 #include "common/protocol/fragments.h"
 #include "kernels/add_delta.h"
+#include "kernels/codecs/moments.h"
 #include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
@@ -52,13 +53,15 @@ int64_t Transfers::running() const {
 }
 
 void Transfers::Pull(const StartPull& order, Parts parts, std::shared_ptr<LayerBuffers> into,
-                     std::shared_ptr<const LayerBuffers> base, Version base_version) {
+                     std::shared_ptr<const LayerBuffers> base, Version base_version,
+                     std::shared_ptr<PulledMoments> moments) {
   Add({.is_pull = true,
        .pull = order,
        .parts = std::move(parts),
        .into = std::move(into),
        .base = std::move(base),
-       .base_version = base_version});
+       .base_version = base_version,
+       .moments = std::move(moments)});
 }
 
 void Transfers::Push(const PushShards& order, Parts parts, std::shared_ptr<const Delta> delta) {
@@ -81,20 +84,20 @@ void Transfers::Add(Batch batch) {
 }
 
 void Transfers::StartMore(Batches::iterator batch) {
-  const std::vector<ShardPart>& shards = batch->is_pull ? batch->pull.shards : batch->push.shards;
   int64_t elements = 0;
-  for (const auto& [index, id] : batch->ids) elements += shards[index].part().size();
-  while (!cancelling_ && !batch->failed && batch->next < shards.size() &&
+  for (const auto& [index, id] : batch->ids) elements += batch->shard(index).part().size();
+  while (!cancelling_ && !batch->failed && batch->next < batch->count() &&
          MayMoveOneMore(batch->ids.size(), elements)) {
-    elements += shards[batch->next].part().size();
+    elements += batch->shard(batch->next).part().size();
     StartShard(batch, batch->next++);
   }
 }
 
 void Transfers::StartShard(Batches::iterator batch, size_t index) {
-  const ShardPart& shard = batch->is_pull ? batch->pull.shards[index] : batch->push.shards[index];
+  const ShardPart& shard = batch->shard(index);
   if (batch->is_pull) {
-    if (!BeginPull(batch, index, /*full=*/false)) {
+    const bool moments = index >= batch->shards().size();
+    if (!(moments ? BeginMoments(batch, index) : BeginPull(batch, index, /*full=*/false))) {
       return FailPull(*batch, PullFailure::kError, kNoVersion, About(shard, "bad bounds"));
     }
   } else if (!StartPush(batch, index)) {
@@ -137,11 +140,32 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
       batch->base_version != kNoVersion && CountTurnsSince(batch->base_version, batch->pull.version,
                                                            shard.layer, batch->pull.fragments) == 1;
   if (!IsQuantized(encoding) || batch->base == nullptr || !one_turn || !blocks) return false;
+  PullWords(batch, index, kPullStep, encoding);
+  return true;
+}
+
+bool Transfers::BeginMoments(Batches::iterator batch, size_t index) {
+  const ShardPart& shard = batch->shard(index);
+  const ElementRange part = shard.part();
+  const bool blocks =
+      part.begin % kQuantBlock == 0 && (part.end % kQuantBlock == 0 || part.end == shard.elements);
+  if (batch->moments == nullptr || !blocks ||
+      FindElements(batch->moments->first, *batch->parts, shard.layer, ComputeElementRange(shard))
+          .empty()) {
+    return false;
+  }
+  PullWords(batch, index, kPullMoments, Encoding::kMomentsAlone);
+  return true;
+}
+
+void Transfers::PullWords(Batches::iterator batch, size_t index, int32_t slot, Encoding encoding) {
+  const ShardPart& shard = batch->shard(index);
+  const ElementRange part = shard.part();
   PullRequest request;
   request.job = batch->pull.job;
   request.version = batch->pull.version;
   request.shard = shard.shard;
-  request.slot = kPullStep;
+  request.slot = slot;
   request.begin = EncodedWords(encoding, part.begin);
   request.elements = EncodedWords(encoding, part.end) - request.begin;
   const auto words = std::make_shared<std::vector<float>>(static_cast<size_t>(request.elements));
@@ -150,21 +174,22 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
                                     [this, batch, index, words](const PullResult& result) {
                                       StepPulled(batch, index, words, result);
                                     });
-  return true;
 }
 
 // A shard may have gigabytes: the network's thread goes on with others meanwhile.
 void Transfers::StepPulled(Batches::iterator batch, size_t index,
                            std::shared_ptr<const std::vector<float>> words,
                            const PullResult& result) {
-  if (result.refusal == PullRefusal::kUnknown) {
+  const bool moments = index >= batch->shards().size();
+  if (result.refusal == PullRefusal::kUnknown && !moments) {
     // The server has not made this version itself, or has started again since.
     const std::lock_guard lock(mutex_);
     if (!cancelling_ && !batch->failed && BeginPull(batch, index, /*full=*/true)) return;
   }
-  const bool added = result.status.ok() && adding_.Add([this, batch, index, words, result] {
-    AddStep(batch, index, *words, result);
-  });
+  const bool added =
+      result.status.ok() && adding_.Add([this, batch, index, words, result, moments] {
+        moments ? TakeMoments(batch, index, *words, result) : AddStep(batch, index, *words, result);
+      });
   if (added) return;
   PullResult failed = result;
   if (result.status.ok()) failed.status = absl::ResourceExhaustedError("too many steps to add");
@@ -180,6 +205,24 @@ void Transfers::AddStep(Batches::iterator batch, size_t index, std::span<const f
   };
   result.status = CheckDelta(step);
   if (result.status.ok()) AddDelta(step, at(*batch->base), at(*batch->into), pool_);
+  ShardPulled(batch, index, result, static_cast<int64_t>(words.size_bytes()));
+}
+
+void Transfers::TakeMoments(Batches::iterator batch, size_t index, std::span<const float> words,
+                            PullResult result) {
+  const ShardPart& shard = batch->shard(index);
+  const int64_t elements = shard.part().size();
+  const auto bytes = std::as_bytes(words).first(
+      static_cast<size_t>(EncodedBytes(Encoding::kMomentsAlone, elements)));
+  const auto at = [&](LayerBuffers& buffers) {
+    return FindElements(buffers, *batch->parts, shard.layer, ComputeElementRange(shard));
+  };
+  result.status = CheckMoments(Encoding::kMomentsAlone, bytes, elements);
+  if (result.status.ok()) {
+    const std::span<float> first = at(batch->moments->first), second = at(batch->moments->second);
+    DecodeRatios(Encoding::kMomentsAlone, bytes, first, second);
+    FirstFromRatios(first, second);
+  }
   ShardPulled(batch, index, result, static_cast<int64_t>(words.size_bytes()));
 }
 
@@ -213,7 +256,7 @@ bool Transfers::StartPush(Batches::iterator batch, size_t index) {
 void Transfers::ShardPulled(Batches::iterator batch, size_t index, const PullResult& result,
                             int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  const ShardPart& shard = batch->pull.shards[index];
+  const ShardPart& shard = batch->shard(index);
   if (result.status.ok()) {
     batch->bytes += bytes;
   } else {

@@ -34,9 +34,11 @@ class Transfers {
   // Buffers are of these parts of layers. What does not lie within them fails. Nothing else touches
   // `into` before its event. `base`: those parts of `base_version`. Of a layer that has had one
   // turn since, what this has added is pulled, in the order's encoding, where a server has it.
+  // `moments`: for those of an order that wants them.
   using Parts = std::shared_ptr<const LayerParts>;
   void Pull(const StartPull& order, Parts parts, std::shared_ptr<LayerBuffers> into,
-            std::shared_ptr<const LayerBuffers> base = nullptr, Version base_version = kNoVersion);
+            std::shared_ptr<const LayerBuffers> base = nullptr, Version base_version = kNoVersion,
+            std::shared_ptr<PulledMoments> moments = nullptr);
   void Push(const PushShards& order, Parts parts, std::shared_ptr<const Delta> delta);
   // The same of theta_base, in fp32.
   void PushBase(const PushShards& order, Parts parts, std::shared_ptr<const LayerBuffers> base);
@@ -58,7 +60,12 @@ class Transfers {
     // A push's: sent instead of the pseudo-gradient. A pull's: what steps are added to.
     std::shared_ptr<const LayerBuffers> base;
     Version base_version = kNoVersion;
-    size_t next = 0;  // shard to start
+    std::shared_ptr<PulledMoments> moments;
+    size_t next = 0;  // shard to start; behind a pull's, their moments
+
+    const std::vector<ShardPart>& shards() const { return is_pull ? pull.shards : push.shards; }
+    const ShardPart& shard(size_t index) const { return shards()[index % shards().size()]; }
+    size_t count() const { return shards().size() * (is_pull && pull.moments ? 2 : 1); }
     int running = 0;
     bool failed = false;  // a pull's shard failed: start no more
     PullFailed failure;
@@ -77,6 +84,10 @@ class Transfers {
                   std::shared_ptr<const std::vector<float>> words, const PullResult& result);
   void AddStep(Batches::iterator batch, size_t index, std::span<const float> words,
                PullResult result);
+  bool BeginMoments(Batches::iterator batch, size_t index);  // false: they do not fit
+  void PullWords(Batches::iterator batch, size_t index, int32_t slot, Encoding encoding);
+  void TakeMoments(Batches::iterator batch, size_t index, std::span<const float> words,
+                   PullResult result);
   void ShardPulled(Batches::iterator batch, size_t index, const PullResult& result, int64_t bytes);
   void ShardPushed(Batches::iterator batch, size_t index, const PushResult& result);
   void FailPull(Batch& batch, PullFailure failure, Version newer, std::string reason);

@@ -10,6 +10,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/islands/switching.h"
+#include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/transfer_order.h"
@@ -78,7 +79,9 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
         island.outcome->version <= job.progress.version ? island.outcome : before.order.outcome;
   }
   order.steps_this_round = island.steps_this_round;
-  order.tokens_committed = job.progress.tokens_committed;
+  order.tokens_committed = job.rounds.progress.tokens_committed;
+  order.averaged_version = job.rounds.progress.averaged_version;
+  order.moments_version = GetMomentsVersion(job);
   order.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;
   if (std::find(validators.begin(), validators.end(), island.island) != validators.end()) {

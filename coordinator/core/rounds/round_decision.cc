@@ -349,9 +349,14 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
+  const Version moments_due = GetMomentsVersion(job);
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
     const RoundVerdict& verdict = result.verdicts[i];
+    if (verdict.penalty.accepted && moments_due != kNoVersion && decision.version >= moments_due &&
+        rounds.contributions.at(p.contribution).moments) {
+      decision.step.averages_moments = true;
+    }
     p.norm = Storable(verdict.norm);
     p.score = Storable(verdict.penalty.score);
     p.limit = Storable(verdict.penalty.limit);
@@ -419,6 +424,7 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   ProgressRecord& progress = job.EditProgress();
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
+  if (decision->step.averages_moments) progress.averaged_version = decision->version;
   const Version version = progress.version;
   const bool is_due =
       !rounds.commit_logged_at || s.now - *rounds.commit_logged_at >= kCommitLogInterval;

@@ -30,6 +30,17 @@ int64_t CountMostSteps(const Job& job) {
                                          static_cast<double>(kStepsPerRoundMax)));
 }
 
+// Exchanges are mostly measured without the moments of the rounds that have them: how much longer
+// the mean exchange is by its bytes.
+double MomentsFactor(const Job& job) {
+  const OuterSpec& outer = job.spec().outer;
+  const int64_t steps = GetStepsPerRound(job);
+  if (CountMomentsRounds(outer, steps) <= 1) return 1;
+  const auto bytes = static_cast<double>(EncodedBytes(outer.push_encoding, kTopKChunk) +
+                                         EncodedBytes(outer.pull_encoding, kTopKChunk));
+  return 1 + 2 * MomentsBytesPerElement(outer, steps) * static_cast<double>(kTopKChunk) / bytes;
+}
+
 // Nothing where no island has measured both an exchange and its speed.
 std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
   const OuterSpec& outer = job.spec().outer;
@@ -50,6 +61,10 @@ std::optional<RoundTimes> MeasureRound(const State& s, const Job& job) {
   if (!(fastest > 0)) return std::nullopt;
   const Estimate& commits = job.commits.seconds;
   const double commit_s = commits.median(), spread = commits.spread();
+  for (double* const seconds :
+       {&times.exchange_s, &times.exchange_least_s, &times.exchange_most_s}) {
+    *seconds *= MomentsFactor(job);
+  }
   times.exchange_s += commit_s;
   times.exchange_least_s += commit_s / spread;
   times.exchange_most_s += commit_s * spread;
@@ -79,8 +94,11 @@ std::string BytesText(const Job& job) {
   int64_t elements = 0;
   for (const LayerSize& layer : job.record.facts->layers) elements += layer.elements;
   const double tokens = CountStepTokens(job) * static_cast<double>(GetStepsPerRound(job));
+  const double moments = MomentsBytesPerElement(outer, GetStepsPerRound(job));
   const auto bytes = [&](Encoding encoding) {
-    return static_cast<double>(EncodedBytes(encoding, elements)) / tokens;
+    return (static_cast<double>(EncodedBytes(encoding, elements)) +
+            moments * static_cast<double>(elements)) /
+           tokens;
   };
   return absl::StrFormat(
       "%s bytes a token pushed in %s, %s pulled in %s", NumberText(bytes(outer.push_encoding), 3),
@@ -105,6 +123,12 @@ int64_t GetStepsBetweenPushes(const Job& job) {
 int64_t GetStepsPerRound(const Job& job) {
   const OuterSpec& outer = job.spec().outer;
   return IsChosen(job) ? GetStepsBetweenPushes(job) * outer.fragments : outer.steps_per_round;
+}
+
+Version GetMomentsVersion(const Job& job) {
+  const int64_t rounds = CountMomentsRounds(job.spec().outer, GetStepsPerRound(job));
+  if (rounds == 0) return kNoVersion;
+  return std::max<Version>(0, job.rounds.progress.averaged_version) + rounds;
 }
 
 int64_t ScheduledRounds(const Job& job, int64_t every) {

@@ -16,6 +16,9 @@ double CountStepTokens(const Job& job);  // of an island's inner step
 int64_t GetStepsBetweenPushes(const Job& job);
 int64_t GetStepsPerRound(const Job& job);  // H: between two exchanges of a layer
 
+// The first version whose contributions are to have moments; kNoVersion: none are averaged.
+Version GetMomentsVersion(const Job& job);
+
 // Every so many rounds what the job schedules each `every` rounds is due; 0: never.
 int64_t ScheduledRounds(const Job& job, int64_t every);
 

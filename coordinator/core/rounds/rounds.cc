@@ -286,6 +286,7 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   record.gradient_norm = known(message.gradient_norm);
   record.consumed = message.consumed;
   record.skipped = message.skipped;
+  record.moments = message.moments;
   return absl::OkStatus();
 }
 

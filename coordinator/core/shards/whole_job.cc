@@ -36,7 +36,8 @@ absl::string_view FindExcess(const JobDescribed& described) {
       {"round", image.round, kMostNumber},
       {"tokens", image.tokens_committed, kMostNumber},
       {"tokens of its newest round", image.tokens, image.tokens_committed},
-      {"validated version", image.validated_version, described.newest.version}};
+      {"validated version", image.validated_version, described.newest.version},
+      {"averaged version", image.averaged_version, described.newest.version}};
   for (const auto& [name, value, most] : numbers) {
     if (value > most) return name;
   }

@@ -76,10 +76,12 @@ absl::Status IslandLeader::Do(const CaptureDelta& command) {
   ATOLL_RETURN_IF_ERROR(Ready());
   ATOLL_RETURN_IF_ERROR(port_->outer()->CheckShards(command));
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = SnapshotCall()}));
-  const bool of_snapshot = HaveAll(taken);
-  if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards}}));
-  CaptureDelta call = command;
-  call.of_snapshot = of_snapshot;
+  // A snapshot has no moments.
+  const bool moments = HasMoments(command.encoding);
+  const bool of_snapshot = HaveAll(taken) && !moments;
+  if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards, moments}}));
+  const GroupFrame make{
+      .body = MakeDeltaCall{command.contribution, command.encoding, command.shards, of_snapshot}};
   stepped_ = false;
   hooks_.post(DeltaCaptured{command.contribution});
   capture_.going = true;
@@ -172,7 +174,7 @@ absl::Status IslandLeader::Carry(const std::vector<ShardPlacement>& shards) {
 
 absl::Status IslandLeader::FetchTables() { return AllDo({.body = FetchTablesCall()}); }
 
-// The moments are left alone, unless they are to be reset.
+// The moments are left alone, unless they are to be reset or replaced by the average.
 absl::StatusOr<Event> IslandLeader::Do(const AdoptPulled& command) {
   int64_t masked = 0;
   if (command.mode == AdoptMode::kKeep) {
@@ -180,8 +182,26 @@ absl::StatusOr<Event> IslandLeader::Do(const AdoptPulled& command) {
   }
   ATOLL_RETURN_IF_ERROR(Adopt(command));
   if (command.reset_moments) ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(0));
+  if (command.moments && command.mode != AdoptMode::kKeep) {
+    ATOLL_RETURN_IF_ERROR(ApplyMoments(command.optimizer_steps));
+  }
   stepped_ = false;
   return Adopted{command.version, masked};
+}
+
+absl::Status IslandLeader::ApplyMoments(int64_t least_steps) {
+  const StateStamp changed = NewStamp();
+  change_failed_ = true;  // unless all of it succeeds
+  for (const auto& [kind, target] :
+       {std::pair(OuterKind::kPulledFirst, OuterTarget::kFirstMoment),
+        std::pair(OuterKind::kPulledSecond, OuterTarget::kSecondMoment)}) {
+    ATOLL_RETURN_IF_ERROR(AllDo(
+        {.body = ApplyCall{kind, target, /*during_steps=*/false, {}}, .moments_since = changed}));
+  }
+  change_failed_ = false;
+  known_.moments_since = changed;
+  // They are as old as the others': the optimizer corrects the bias of young ones.
+  return steps_ >= least_steps ? absl::OkStatus() : SetOptimizerSteps(least_steps);
 }
 
 absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
@@ -201,7 +221,8 @@ absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
       AllDo({.body = FinishCall{adopted, command.keep_residual, command.shards}}));
   change_failed_ = replacing_ = false;
   // The others' parameters are not theta_base.
-  if (replaces && command.shards.empty()) port_->Log([](ReplayLog& log) { log.Explained(); });
+  if (replaces && command.shards.empty() && !command.moments)
+    port_->Log([](ReplayLog& log) { log.Explained(); });
   return absl::OkStatus();
 }
 

@@ -5,6 +5,8 @@
 
 #include "common/check.h"
 #include "common/logging.h"
+#include "common/model/optimizer_state.h"
+#include "common/model/ownership.h"
 #include "common/model/tensor_layout.h"
 #include "common/protocol/tensor_groups.h"
 #include "worker/model/weights.h"
@@ -28,6 +30,31 @@ std::vector<NodeId> ListLayerWorkers(const IslandPlan& plan, int32_t layer, cons
     }
   }
   return first;
+}
+
+// Lists who owns which moments of a shard, `worker` where it is one of those that own the same.
+std::vector<std::pair<Range, NodeId>> ListMomentOwners(const IslandPlan& plan,
+                                                       const LayerShard& shard,
+                                                       const LayerLayout& layout,
+                                                       InnerOptimizer optimizer,
+                                                       const NodeId& worker) {
+  const Ownership ownership = OwnershipFromPlan(plan);
+  const std::vector<Range> undivided = UndividedRanges(optimizer, layout);
+  std::vector<std::pair<Range, NodeId>> owners;
+  for (int r = 0; r < std::ssize(plan.replicas); ++r) {
+    for (const PlanStage& stage : plan.replicas[static_cast<size_t>(r)].stages) {
+      if (shard.layer < stage.first_layer || shard.layer >= stage.first_layer + stage.layers) {
+        continue;
+      }
+      const NodeId device = WorkerFromDevice(stage.devices[static_cast<size_t>(shard.rank)]);
+      if (ownership.Leads(r)) {
+        owners.emplace_back(ownership.Owned(r, layout.size, undivided), device);
+      } else if (device == worker) {
+        owners.back().second = device;
+      }
+    }
+  }
+  return owners;
 }
 
 // Selects the shards in the plan, once each, by layer. A table and what it is a copy of are written
@@ -74,7 +101,12 @@ void OuterExchange::Clear() {
 
 absl::Status OuterExchange::Do(const CaptureCall& call) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<OuterState> outer, OpenState());
-  return ReadForDelta(*outer, call.shards, /*of_snapshot=*/false, nullptr);
+  ATOLL_RETURN_IF_ERROR(ReadForDelta(*outer, call.shards, /*of_snapshot=*/false, nullptr));
+  if (!call.moments) return absl::OkStatus();
+  return outer->ReadAllMoments(call.shards, [&](int32_t layer, ElementRange range,
+                                                std::span<float> first, std::span<float> second) {
+    return ReadMoments(layer, range, first, second);
+  });
 }
 
 absl::Status OuterExchange::DoDuringSteps(const CaptureDelta& call, const Cancelled& cancelled) {
@@ -200,7 +232,8 @@ absl::Status OuterExchange::ReadLayer(OuterKind kind, int32_t layer, std::span<f
     if (part.layer != layer) continue;
     const auto to =
         out.subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
-    if (std::count(part.holders.begin(), part.holders.end(), member_->name()) > 0) {
+    const auto holders = IsOfMoments(kind) ? part.holders.begin() + 1 : part.holders.end();
+    if (std::count(part.holders.begin(), holders, member_->name()) > 0) {
       ATOLL_RETURN_IF_ERROR(outer->Read(kind, layer, part.range, to));
     } else {
       ATOLL_RETURN_IF_ERROR(FetchFrom(part.holders.front(), kind, layer, part.range, to));
@@ -237,6 +270,42 @@ absl::Status OuterExchange::ReadParameters(int32_t layer, ElementRange range, bo
   return absl::OkStatus();
 }
 
+// A tensor-parallel rank's elements are spread over the layer, so that all of them are read.
+absl::Status OuterExchange::ReadMoments(int32_t layer, ElementRange range, std::span<float> first,
+                                        std::span<float> second) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
+  const std::shared_ptr<const IslandPlan> plan = member_->plan();
+  const std::vector<int32_t> ratios = GetTensorSplitRatios(*plan, layer);
+  const LayerLayout& whole = job->layouts[static_cast<size_t>(layer)];
+  const bool cut = ratios.size() > 1;
+  const OwnedParts joined(cut ? whole.size : 0, kAllParts - kParametersPart);
+  for (int32_t rank = 0; rank < std::ssize(ratios); ++rank) {
+    const LayerShard shard{layer, rank, ratios};
+    ATOLL_ASSIGN_OR_RETURN(const LayerLayout layout, job->GetLayerLayout(shard));
+    const Range wanted = cut ? Range{0, layout.size} : Range{range.begin, range.end};
+    const OwnedParts parts(wanted.size(), kAllParts - kParametersPart);
+    for (const auto& [owned, worker] :
+         ListMomentOwners(*plan, shard, layout, job->spec.inner.optimizer, member_->name())) {
+      const Range here = Intersection(owned, wanted);
+      if (here.size() == 0) continue;
+      ATOLL_RETURN_IF_ERROR(
+          layers_->GetShard(worker, shard, here,
+                            SliceParts(parts.parts(), kAllParts,
+                                       {here.begin - wanted.begin, here.end - wanted.begin})));
+    }
+    if (!cut) {
+      std::copy_n(parts.parts().first_moment.begin(), first.size(), first.begin());
+      std::copy_n(parts.parts().second_moment.begin(), second.size(), second.begin());
+      return absl::OkStatus();
+    }
+    JoinLayer(whole, layout, parts.parts().first_moment, joined.parts().first_moment);
+    JoinLayer(whole, layout, parts.parts().second_moment, joined.parts().second_moment);
+  }
+  std::copy_n(joined.parts().first_moment.begin() + range.begin, first.size(), first.begin());
+  std::copy_n(joined.parts().second_moment.begin() + range.begin, second.size(), second.begin());
+  return absl::OkStatus();
+}
+
 absl::Status OuterExchange::ReadForDelta(OuterState& outer,
                                          const std::vector<ShardPlacement>& shards,
                                          bool of_snapshot, const Cancelled& cancelled) {
@@ -250,9 +319,20 @@ absl::Status OuterExchange::ReadForDelta(OuterState& outer,
 
 absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target,
                                        std::span<const float> values) {
-  if (target == OuterTarget::kAddition) {
-    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, member_->OpenEngine());
-    return engine->SetAddition(held.shard, values);
+  const std::span<float> same(const_cast<float*>(values.data()), values.size());
+  switch (target) {
+    case OuterTarget::kNothing:
+      return absl::OkStatus();
+    case OuterTarget::kParameters:
+      return layers_->SetShard(held.shard, {same, {}, {}});
+    case OuterTarget::kAddition:
+      return layers_->SetAddition(held.shard, values);
+    case OuterTarget::kFirstMoment:
+      return layers_->SetShard(held.shard, {{}, same, {}});
+    case OuterTarget::kSecondMoment:
+      return layers_->SetShard(held.shard, {{}, {}, same});
+    case OuterTarget::kAdded:
+      break;
   }
   // Again for each shard: a step, or a save, may have come between two of them.
   member_->log().Change([](ReplayLog& log) { log.Changed(); });

@@ -92,6 +92,9 @@ class OuterExchange {
                          std::span<float> out);
   absl::Status ReadParameters(int32_t layer, ElementRange range, bool of_snapshot,
                               std::span<float> out);
+  // Elements of a whole layer, from the owners of each.
+  absl::Status ReadMoments(int32_t layer, ElementRange range, std::span<float> first,
+                           std::span<float> second);
   // The parameters of what this worker owns, for a pseudo-gradient. `shards`, here and below:
   // layers that they do not concern (Concern) are left alone.
   absl::Status ReadForDelta(OuterState& outer, const std::vector<ShardPlacement>& shards,

@@ -154,10 +154,14 @@ void TransferRelay::Pull(const StartPull& order) {
   const std::shared_ptr<OuterState> outer = member_->outer_exchange().state();
   for (const auto& [batch, message] : batches) {
     if (batch.first == member_->name()) {
-      own_.Pull(message, outer->parts(), outer->pulled(), outer->base(), outer->tag().base);
+      own_.Pull(message, outer->parts(), outer->pulled(), outer->base(), outer->tag().base,
+                outer->pulled_moments());
       continue;
     }
-    member_->calls().Notify(batch.first, {.body = message});
+    member_->calls().Notify(batch.first,
+                            {.body = PullCall{message.job, message.pull, message.version,
+                                              ToTransferParts(message.shards), message.encoding,
+                                              message.fragments, batch.second, message.moments}});
     if (member_->link().IsLost(batch.first)) OnLost(batch.first);
   }
 }
@@ -280,7 +284,9 @@ void TransferRelay::Serve(const PushShards& push) {
   }
 }
 
-void TransferRelay::Serve(const NodeId& leader, StartPull pull) {
+void TransferRelay::Serve(const NodeId& leader, const PullCall& call) {
+  StartPull pull{call.job,      call.pull,      call.version, ToShardParts(call.parts),
+                 call.encoding, call.fragments, call.moments};
   {
     const std::lock_guard lock(mutex_);
     pulls_served_[next_served_] = {leader, pull.pull, pull.batch};
@@ -290,7 +296,8 @@ void TransferRelay::Serve(const NodeId& leader, StartPull pull) {
   if (outer == nullptr) {
     return OnServed(PullFailed{pull.pull, PullFailure::kError, kNoVersion, "no plan is set up"});
   }
-  served_.Pull(pull, outer->parts(), outer->pulled(), outer->base(), outer->tag().base);
+  served_.Pull(pull, outer->parts(), outer->pulled(), outer->base(), outer->tag().base,
+               outer->pulled_moments());
 }
 
 void TransferRelay::OnServed(Event event) {
