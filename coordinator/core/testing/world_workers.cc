@@ -161,6 +161,8 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
   for (const PositionRange& range : push.consumed) push.tokens += 10 * range.size();
   push.tokens = command.Int("tokens", push.tokens);
   if (command.arguments.contains("skipped")) push.skipped = command.Ranges("skipped");
+  push.moments = order.moments_version != kNoVersion && !command.Has("without-moments") &&
+                 push.contribution.base_version + 1 >= order.moments_version;
   push.train_loss = 2;
   push.gradient_norm = 3;
   norms_[push.contribution] = command.Real("norm", 1);
