@@ -10,6 +10,7 @@
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/shards/replicas.h"
 #include "kernels/add_delta.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/host_ops.h"
 #include "paramserver/core/outer_optimizer.h"
 #include "worker/core/core.h"
@@ -23,9 +24,10 @@ std::string Describe(const ContributionId& id) {
 }
 
 void Checker::DeltaCaptured(const ContributionId& id, const LayerValues& delta,
-                            std::vector<PositionRange> trained_on) {
-  const auto [it, fresh] = captured_.try_emplace(id, Captured{delta, trained_on});
-  if (!fresh && it->second.delta != delta) {
+                            std::vector<PositionRange> trained_on, const LayerValues& ratios,
+                            const LayerValues& second) {
+  const auto [it, fresh] = captured_.try_emplace(id, Captured{delta, trained_on, ratios, second});
+  if (!fresh && (it->second.delta != delta || it->second.ratios != ratios)) {
     Fail(absl::StrCat("N2: two different pseudo-gradients under one name: ", Describe(id)));
   }
 }
@@ -79,6 +81,10 @@ void Checker::OnPlaced(const JobRecord& record) {
     }
     for (LayerValues& slot : model->second.slots) {
       const auto begin = slot[shard.layer].begin() + shard.begin;
+      std::fill(begin, begin + shard.elements, 0.0f);
+    }
+    for (LayerValues* values : {&model->second.ratios, &model->second.second}) {
+      const auto begin = (*values)[shard.layer].begin() + shard.begin;
       std::fill(begin, begin + shard.elements, 0.0f);
     }
   }
@@ -308,7 +314,7 @@ void Checker::Expect(const CommitRound& commit) {
     model = before->second;
   }
   const size_t layers = ToyLayers().size();
-  model.theta.resize(layers);
+  for (LayerValues* values : {&model.theta, &model.ratios, &model.second}) values->resize(layers);
   model.slots.resize(GetOuterOptimizer(spec_.outer).slots.size(), LayerValues(layers));
   const bool begins_from_above = IsOfSite() && commit.version == 0;
   const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
@@ -337,6 +343,8 @@ void Checker::Expect(const CommitRound& commit) {
       model.theta[l] = deltas.at(0);
       for (float& x : model.theta[l]) x *= weighted[0].weight;
       for (LayerValues& slot : model.slots) slot[l].assign(model.theta[l].size(), 0.0f);
+      model.ratios[l].assign(model.theta[l].size(), 0.0f);
+      model.second[l].assign(model.theta[l].size(), 0.0f);
       continue;
     }
     ps::OuterShard shard{model.theta[l], {}};
@@ -354,8 +362,55 @@ void Checker::Expect(const CommitRound& commit) {
   }
   if (commit.step.adopts != kNoVersion) ExpectAdopted(commit.step.adopts, model);
   if (commit.step.contributes) ExpectContributed(commit.version, model);
+  if (commit.step.averages_moments) ExpectMoments(commit, model);
   Serve(commit.version, model);
   expected_[commit.version] = std::move(model);
+}
+
+// By the weights of those terms that have moments.
+void Checker::ExpectMoments(const CommitRound& commit, Model& model) const {
+  double sum = 0;
+  std::vector<std::pair<const Captured*, double>> terms;
+  for (const RoundTerm& term : commit.terms) {
+    const Captured& captured = captured_.at(term.contribution);
+    if (captured.ratios.empty() || term.weight <= 0) continue;
+    terms.emplace_back(&captured, term.weight);
+    sum += term.weight;
+  }
+  const auto average = [&](const LayerValues Captured::*of, LayerValues& into) {
+    for (size_t l = 0; l < into.size(); ++l) {
+      for (size_t i = 0; i < into[l].size(); ++i) {
+        double mean = 0;
+        for (const auto& [captured, weight] : terms) mean += weight / sum * (captured->*of)[l][i];
+        into[l][i] = static_cast<float>(mean);
+      }
+    }
+  };
+  if (terms.empty()) return;
+  average(&Captured::ratios, model.ratios);
+  average(&Captured::second, model.second);
+}
+
+// Each shard is pulled as its server encodes it.
+void Checker::AdoptedMoments(const NodeId& worker, Version version, const LayerValues& first) {
+  const auto model = expected_.find(version);
+  if (model == expected_.end()) return;  // Adopted says so
+  for (const ShardPlacement& shard : shards_) {
+    const auto layer = static_cast<size_t>(shard.layer);
+    const auto at = [&](const LayerValues& values) {
+      return std::span(values[layer])
+          .subspan(static_cast<size_t>(shard.begin), static_cast<size_t>(shard.elements));
+    };
+    constexpr Encoding kAlone = Encoding::kMomentsAlone;
+    std::vector<std::byte> bytes(static_cast<size_t>(EncodedBytes(kAlone, shard.elements)));
+    EncodeRatios(kAlone, at(model->second.ratios), at(model->second.second), bytes);
+    std::vector<float> expected(static_cast<size_t>(shard.elements)), second = expected;
+    DecodeRatios(kAlone, bytes, expected, second);
+    FirstFromRatios(expected, second);
+    if (std::equal(expected.begin(), expected.end(), at(first).begin())) continue;
+    return Fail(absl::StrCat("N3: ", worker, " adopts other moments with version ", version,
+                             " than its round and those before it give"));
+  }
 }
 
 // Each shard's quantised step is its own.

@@ -32,9 +32,11 @@ class Checker {
   Checker(JobSpec spec, ThreadPool* pool, Checkers* all)
       : spec_(std::move(spec)), pool_(*pool), all_(*all) {}
 
-  // A worker fixed the pseudo-gradient of a contribution.
+  // A worker fixed the pseudo-gradient of a contribution, and as they are pushed its moments, where
+  // it has them.
   void DeltaCaptured(const ContributionId& id, const LayerValues& delta,
-                     std::vector<PositionRange> trained_on);
+                     std::vector<PositionRange> trained_on, const LayerValues& ratios = {},
+                     const LayerValues& second = {});
   // The coordinator persisted a record.
   void Persisted(const StoreRecord& record);
   // Its store was replaced by an older copy, or by an empty one. What it had decided since may be
@@ -72,6 +74,8 @@ class Checker {
               std::span<const float> values);
   // A worker adopted a version; `base` is what it now counts its pseudo-gradient from.
   void Adopted(const NodeId& worker, Version version, const LayerValues& base);
+  // Likewise, averaged moments.
+  void AdoptedMoments(const NodeId& worker, Version version, const LayerValues& first);
 
   // A worker has made a step: it has trained on these sequences in no captured pseudo-gradient yet,
   // and loses them if it dies now. `carried` of them it had already when it adopted its base.
@@ -98,6 +102,7 @@ class Checker {
     std::vector<LayerValues> slots;  // of the outer optimizer
     LayerValues served;              // as islands hold it
     LayerValues base, contributed;   // of a site's job; contributed: empty after an adoption
+    LayerValues ratios, second;      // averaged moments
   };
   // A decision, and what is to be taken back of it if it turns out to be lost.
   struct Made {
@@ -110,6 +115,7 @@ class Checker {
   struct Captured {
     LayerValues delta;
     std::vector<PositionRange> trained_on;
+    LayerValues ratios, second;  // moments; ratios empty: none
   };
   // By version of a site's job, which has made it.
   struct Contribution {
@@ -127,6 +133,7 @@ class Checker {
   void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
   void Expect(const CommitRound& commit);
+  void ExpectMoments(const CommitRound& commit, Model& model) const;
   std::vector<float> Encoded(const std::vector<float>& values) const;
   // ---- site_checker.cc: of a site's job ----
   bool IsOfSite() const { return !spec_.outer.contributes_to.empty(); }

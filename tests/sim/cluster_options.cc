@@ -35,6 +35,13 @@ void ChooseFragments(uint64_t seed, OuterSpec& outer) {
   }
 }
 
+void ChooseMoments(uint64_t seed, OuterSpec& outer) {
+  Rng rng(seed, /*stream=*/620);
+  if (outer.fragments > 1 || HasSinglePushRounds(outer) || !rng.Chance(0.5)) return;
+  outer.average_moments_steps =
+      1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(3 * outer.steps_per_round)));
+}
+
 void ChooseTask(uint64_t seed, JobSpec& spec) {
   Rng rng(seed, /*stream=*/590);
   if (!rng.Chance(0.3)) return;
@@ -110,6 +117,7 @@ ClusterOptions RandomOptions(uint64_t seed) {
     o.spec.outer.pull_encoding = pulls.Chance(0.5) ? Encoding::kInt8 : Encoding::kInt4;
   }
   ChooseFragments(seed, spec.outer);
+  ChooseMoments(seed, spec.outer);
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
@@ -167,6 +175,7 @@ ClusterOptions SitesOptions(uint64_t seed) {
     outer.site.momentum = 0.9 * sites.Uniform();
   }
   outer.fragments = 1;
+  outer.average_moments_steps = 0;
   if (IsQuantized(outer.push_encoding)) outer.push_encoding = Encoding::kBfloat16;
   return o;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/deltas.h"
 #include "tests/sim/nodes.h"
 
@@ -124,6 +125,7 @@ LayerValues WorkerNode::OfOwners(OuterKind kind) {
     if (kind == OuterKind::kDelta && !worker::Concern(own->shards(), part.layer)) continue;
     std::vector<float> first;
     for (const NodeId& holder : part.holders) {
+      if (worker::IsOfMoments(kind) && holder != part.holders.front()) continue;
       const WorkerNode* const node = world_.FindWorker(holder);
       if (!node->alive() || node->member()->outer() == nullptr) continue;
       std::vector<float> here(static_cast<size_t>(part.range.size()));
@@ -166,7 +168,11 @@ void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
   }
   const LayerValues before = OfOwners(OuterKind::kResidual);
   const LayerValues after = OfOwners(OuterKind::kResidualAfter);
-  LayerValues decoded = delta;
+  LayerValues decoded = delta, ratios, second;
+  for (const std::vector<float>& layer : delta) {
+    ratios.emplace_back(layer.size());
+    second.emplace_back(layer.size());
+  }
   for (const ShardPlacement& shard : action.shards) {
     for (const OuterRange& part : member_->outer()->layout()) {
       const ElementRange in{std::max(part.range.begin, shard.begin),
@@ -180,6 +186,16 @@ void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
       DecodeDelta({bytes.data() + begin, action.encoding, in.size()},
                   std::span(decoded[static_cast<size_t>(shard.layer)]).subspan(in.begin, in.size()),
                   world_.pool);
+      if (!HasMoments(action.encoding)) continue;
+      const auto at = [&](LayerValues& values) {
+        return std::span(values[static_cast<size_t>(shard.layer)])
+            .subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
+      };
+      DecodeRatios(action.encoding, std::span(bytes).subspan(static_cast<size_t>(begin)),
+                   at(ratios), at(second));
+      std::vector<float> first(at(ratios).begin(), at(ratios).end());
+      FirstFromRatios(first, at(second));
+      CheckMoments(first, at(captured_moment_));
     }
   }
   for (size_t l = 0; l < delta.size(); ++l) {
@@ -187,11 +203,27 @@ void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
     for (size_t i = 0; i < delta[l].size(); ++i) {
       const float owed = delta[l][i] + before[l][i];
       const float kept = decoded[l][i] + after[l][i];
-      if (std::abs(kept - owed) <= 1e-5f * std::max(1.0f, std::abs(owed))) continue;
+      const float error = IsQuantized(member_->island_job()->spec.outer.push_encoding)
+                              ? 1e-5f * std::max(1.0f, std::abs(owed))
+                              : std::abs(owed) / 256;  // bfloat16 keeps no residual
+      if (std::abs(kept - owed) <= error) continue;
       return world_.checker.Fail(absl::StrCat("N2: ", name(), " owes ", owed, " and keeps ", kept));
     }
   }
-  world_.checker.Of(job).DeltaCaptured(action.contribution, decoded, known_.captured_on);
+  if (!HasMoments(action.encoding)) ratios.clear();
+  world_.checker.Of(job).DeltaCaptured(action.contribution, decoded, known_.captured_on, ratios,
+                                       second);
+}
+
+// Of one block.
+void WorkerNode::CheckMoments(std::span<const float> pushed, std::span<const float> captured) {
+  float largest = 0;
+  for (const float x : captured) largest = std::max(largest, std::abs(x));
+  for (size_t i = 0; i < captured.size(); ++i) {
+    if (std::abs(pushed[i] - captured[i]) <= largest / 250) continue;
+    return world_.checker.Fail(absl::StrCat("N2: ", name(), " pushes the moment ", pushed[i],
+                                            " instead of ", captured[i]));
+  }
 }
 
 }  // namespace atl::sim

@@ -204,6 +204,7 @@ void WorkerNode::Check(const worker::DeltaCaptured& event) {
   known_.captured = event.contribution;
   known_.captured_on = std::exchange(known_.since_base, {});
   captured_theta_ = known_.state ? known_.state->theta : LayerValues();
+  captured_moment_ = known_.state ? known_.state->moment : LayerValues();
 }
 
 void WorkerNode::Check(const worker::DeltaReady& event) {
@@ -245,8 +246,12 @@ void WorkerNode::Check(const worker::Adopted&) {
         state.theta[l][i] += blend * addition[l][i];
       }
     }
-    if (action.reset_moments) {
-      state.optimizer_step = 0;
+    const int64_t least = action.moments ? action.optimizer_steps : 0;
+    if (action.reset_moments || state.optimizer_step < least) state.optimizer_step = least;
+    if (action.moments) {
+      state.moment = OfOwners(OuterKind::kPulledFirst);
+      world_.checker.Of(job_).AdoptedMoments(name(), action.version, state.moment);
+    } else if (action.reset_moments) {
       for (std::vector<float>& layer : state.moment) std::fill(layer.begin(), layer.end(), 0.0f);
     }
   }

@@ -188,6 +188,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::StatusOr<std::vector<float>> ReadOuterLayer(OuterKind kind, int32_t layer);
   absl::Status ApplyOuter(OuterKind kind, OuterTarget target,
                           const std::vector<ShardPlacement>& shards, bool temporary);
+  absl::Status ReadFirstMoments(int32_t layer, ElementRange range, std::span<float> out) const;
   absl::Status ReadForDelta(const std::vector<ShardPlacement>& shards, bool of_snapshot);
   std::map<int32_t, std::vector<float>> Thetas() const;  // of the plan's layers
 

@@ -19,7 +19,32 @@ absl::Status SimMember::CheckOuter() const {
 
 absl::Status SimMember::DoOuter(const CaptureCall& call) {
   ATOLL_RETURN_IF_ERROR(CheckOuter());
-  return ReadForDelta(call.shards, /*of_snapshot=*/false);
+  ATOLL_RETURN_IF_ERROR(ReadForDelta(call.shards, /*of_snapshot=*/false));
+  if (!call.moments) return absl::OkStatus();
+  return outer_->ReadAllMoments(call.shards, [&](int32_t layer, ElementRange range,
+                                                 std::span<float> first, std::span<float> second) {
+    std::fill(second.begin(), second.end(), 0.0f);  // toy optimizers have none
+    return ReadFirstMoments(layer, range, first);
+  });
+}
+
+// From the owners of each element.
+absl::Status SimMember::ReadFirstMoments(int32_t layer, ElementRange range,
+                                         std::span<float> out) const {
+  for (const NodeId& holder : ListHolders(layer)) {
+    std::string why;
+    const std::shared_ptr<const SimMember> other =
+        holder == self_.worker ? shared_from_this() : Partner(holder, &why);
+    if (other == nullptr) return absl::UnavailableError(why);
+    const auto found = other->held_.find(layer);
+    if (found == other->held_.end()) return absl::NotFoundError("no such layer");
+    const ToyLayer& toy = found->second;
+    for (int64_t i = std::max(range.begin, toy.owned.begin); i < std::min(range.end, toy.owned.end);
+         ++i) {
+      out[static_cast<size_t>(i - range.begin)] = toy.moment[static_cast<size_t>(i)];
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Steps go on meanwhile. What belongs to an earlier attempt at setting the plan up changes nothing.
@@ -114,7 +139,8 @@ absl::StatusOr<std::vector<float>> SimMember::ReadOuterLayer(OuterKind kind, int
   std::vector<float> values(static_cast<size_t>(ToyLayers()[static_cast<size_t>(layer)].elements));
   for (const OuterRange& part : outer_->layout()) {
     if (part.layer != layer) continue;
-    const bool here = std::count(part.holders.begin(), part.holders.end(), self_.worker) > 0;
+    const auto holders = worker::IsOfMoments(kind) ? part.holders.begin() + 1 : part.holders.end();
+    const bool here = std::count(part.holders.begin(), holders, self_.worker) > 0;
     const auto to = std::span(values).subspan(static_cast<size_t>(part.range.begin),
                                               static_cast<size_t>(part.range.size()));
     ATOLL_RETURN_IF_ERROR(ReadOuterFrom(here ? self_.worker : part.holders.front(), outer_, kind,
@@ -145,6 +171,13 @@ absl::Status SimMember::ApplyOuter(OuterKind kind, OuterTarget target,
     if (target == OuterTarget::kAddition) {
       if (!addition_prepared_) return absl::NotFoundError("nothing was prepared");
       addition_[layer] = std::move(values);
+      continue;
+    }
+    if (target == OuterTarget::kSecondMoment) continue;
+    if (target == OuterTarget::kFirstMoment) {
+      ToyLayer& toy = held_.at(layer);
+      std::copy(values.begin() + toy.owned.begin, values.begin() + toy.owned.end,
+                toy.moment.begin() + toy.owned.begin);
       continue;
     }
     if (target == OuterTarget::kAdded) {

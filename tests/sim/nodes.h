@@ -285,7 +285,8 @@ class WorkerNode : public Member {
   std::optional<IslandState> Gather();
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
-  void CheckDelta(const CaptureDelta& action, const JobId& job, const LayerValues& theta);
+  void CheckMoments(std::span<const float> pushed, std::span<const float> captured);
+  void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
   LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
@@ -298,8 +299,8 @@ class WorkerNode : public Member {
   bool follower_runs_ = false;
   worker::Action command_;               // the newest
   std::optional<LayerValues> addition_;  // of an adoption, before it
-  CaptureDelta capture_;                 // the newest, and the parameters then
-  LayerValues captured_theta_;
+  worker::CaptureDelta capture_;         // the newest, and the parameters then
+  LayerValues captured_theta_, captured_moment_;
   JobId job_;  // of spec_
   JobSpec spec_;
   std::pair<IslandId, Generation> island_{-1, 0};  // that it leads

@@ -10,6 +10,7 @@
 #include "common/net/tensor/tensor_types.h"
 #include "common/protocol/fragments.h"
 #include "kernels/add_delta.h"
+#include "kernels/codecs/moments.h"
 #include "kernels/host_ops.h"
 #include "tests/sim/nodes.h"
 
@@ -56,6 +57,14 @@ std::vector<float> AddStep(const worker::OuterState& outer, const ShardPart& par
   return values;
 }
 
+std::pair<std::vector<float>, std::vector<float>> DecodeMoments(const std::vector<float>& words,
+                                                                int64_t elements) {
+  std::vector<float> first(static_cast<size_t>(elements)), second = first;
+  DecodeRatios(Encoding::kMomentsAlone, std::as_bytes(std::span(words)), first, second);
+  FirstFromRatios(first, second);
+  return {std::move(first), std::move(second)};
+}
+
 }  // namespace
 
 // Who keeps which part of these shards, as the leader knows it.
@@ -86,7 +95,9 @@ void WorkerNode::Do(const StartPull& action) {
   transfers_.insert(transfer);
   pull_ = Pull{action.pull};
   const auto shares = GroupPartsByOwner(action.shards);
-  for (const auto& [owner, parts] : shares) pull_.missing += parts.size();
+  for (const auto& [owner, parts] : shares) {
+    pull_.missing += parts.size() * (action.moments ? 2 : 1);
+  }
   const auto fails = [this, transfer, pull = action.pull](const char* why) {
     EndPull(transfer, PullFailed{pull, PullFailure::kError, kNoVersion, why});
   };
@@ -96,6 +107,7 @@ void WorkerNode::Do(const StartPull& action) {
     for (const ShardPart& part : parts) {
       PullPart(action, owner, part, transfer,
                SelectPullSlot(action, part, world_.FindWorker(owner)));
+      if (action.moments) PullPart(action, owner, part, transfer, kPullMoments);
     }
   }
   AfterInRun(kTransferTimeout, [fails] { fails("timed out"); });
@@ -115,7 +127,7 @@ void WorkerNode::PullPart(const StartPull& action, const NodeId& owner, const Sh
   const bool step = slot == kPullStep;
   // Runs here when all of it is at the owner. One answer counts, however many arrive.
   const auto once = std::make_shared<bool>(false);
-  const auto arrived = [this, part, transfer, pull, once, step, encoding = action.encoding,
+  const auto arrived = [this, part, transfer, pull, once, step, slot, encoding = action.encoding,
                         before = node->member()->outer(),
                         member = node->member()](const std::vector<float>& received) {
     if (!transfers_.contains(transfer) || std::exchange(*once, true)) return;
@@ -125,11 +137,18 @@ void WorkerNode::PullPart(const StartPull& action, const NodeId& owner, const Sh
         step ? AddStep(*before, part, {received.data(), encoding, part.elements}, world_.pool)
              : received;
     pull_.steps += step;
-    const absl::Status written = outer == nullptr || member->dead()
-                                     ? absl::UnavailableError("it has ended")
-                                     : outer->Write(OuterKind::kPulled, part.layer,
-                                                    {part.begin + in.begin, part.begin + in.end},
-                                                    std::span(values).subspan(in.begin, in.size()));
+    const auto write = [&](OuterKind kind, std::span<const float> of_shard) {
+      return outer->Write(kind, part.layer, {part.begin + in.begin, part.begin + in.end},
+                          of_shard.subspan(in.begin, in.size()));
+    };
+    absl::Status written = absl::UnavailableError("it has ended");
+    if (outer != nullptr && !member->dead() && slot == kPullMoments) {
+      const auto [first, second] = DecodeMoments(values, part.elements);
+      written = write(OuterKind::kPulledFirst, first);
+      if (written.ok()) written = write(OuterKind::kPulledSecond, second);
+    } else if (outer != nullptr && !member->dead()) {
+      written = write(OuterKind::kPulled, values);
+    }
     if (!written.ok()) {
       return EndPull(transfer, PullFailed{pull, PullFailure::kError, kNoVersion,
                                           std::string(written.message())});
@@ -147,7 +166,7 @@ void WorkerNode::PullPart(const StartPull& action, const NodeId& owner, const Sh
                                                                        : PullFailure::kError;
     EndPull(transfer, PullFailed{pull, failure, refusal.current, refusal.reason});
   };
-  const auto answer = [this, owner, part, arrived, refused, step, job = action.job, at = run()](
+  const auto answer = [this, owner, part, arrived, refused, slot, job = action.job, at = run()](
                           const ps::ReplyPull* reply, const ps::RefusePull* refusal) {
     const auto alive_then = [this, at](Timeline::Action action) {
       return [this, at, action] {
@@ -155,7 +174,7 @@ void WorkerNode::PullPart(const StartPull& action, const NodeId& owner, const Sh
       };
     };
     if (reply != nullptr) {
-      if (!step) {
+      if (slot == kPullServed) {
         world_.checker.Of(job).Served(part.server, reply->version, part, reply->values);
       }
       std::vector<float> values(reply->values.begin(), reply->values.end());

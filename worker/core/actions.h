@@ -256,8 +256,8 @@ struct AdoptPulled {
   bool keep_residual = false;
   std::vector<PositionRange> trained = {};  // with kKeep: what theta was trained on since theta_v
   std::vector<ShardPlacement> shards = {};  // that were pulled, whole layers; empty: all
-  // Not with kKeep: the averaged moments that were pulled become the optimizer's, which has made so
-  // many steps at least.
+  // The averaged moments that were pulled become the optimizer's, which then has made so many steps
+  // at least. Never with kKeep.
   bool moments = false;
   int64_t optimizer_steps = 0;
 };

@@ -236,8 +236,8 @@ class IslandLeader {
   absl::Status ApplyAll(OuterKind kind, OuterTarget target,
                         const std::vector<ShardPlacement>& shards = {});
   absl::Status Carry(const std::vector<ShardPlacement>& shards);
-  // The pulled moments become the devices', whose optimizer has made so many steps at least.
-  absl::Status ApplyMoments(int64_t least_steps);
+  // The pulled moments become the devices'.
+  absl::Status ApplyMoments(StateStamp changed);
   absl::Status Adopt(const AdoptPulled& command);
   // Returns what brings the addition to the devices; null: there is no room, or no bus to cross,
   // and it would be no quicker so. Run once, or destroyed, on the staging's lane.

@@ -181,33 +181,29 @@ absl::StatusOr<Event> IslandLeader::Do(const AdoptPulled& command) {
     ATOLL_ASSIGN_OR_RETURN(masked, port_->CountMasked(command.trained));
   }
   ATOLL_RETURN_IF_ERROR(Adopt(command));
-  if (command.reset_moments) ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(0));
-  if (command.moments && command.mode != AdoptMode::kKeep) {
-    ATOLL_RETURN_IF_ERROR(ApplyMoments(command.optimizer_steps));
-  }
+  // Averaged moments are as old as the others': the optimizer corrects the bias of young ones.
+  const int64_t least = command.moments ? command.optimizer_steps : 0;
+  if (command.reset_moments || steps_ < least) ATOLL_RETURN_IF_ERROR(SetOptimizerSteps(least));
   stepped_ = false;
   return Adopted{command.version, masked};
 }
 
-absl::Status IslandLeader::ApplyMoments(int64_t least_steps) {
-  const StateStamp changed = NewStamp();
-  change_failed_ = true;  // unless all of it succeeds
+absl::Status IslandLeader::ApplyMoments(StateStamp changed) {
   for (const auto& [kind, target] :
        {std::pair(OuterKind::kPulledFirst, OuterTarget::kFirstMoment),
         std::pair(OuterKind::kPulledSecond, OuterTarget::kSecondMoment)}) {
     ATOLL_RETURN_IF_ERROR(AllDo(
         {.body = ApplyCall{kind, target, /*during_steps=*/false, {}}, .moments_since = changed}));
   }
-  change_failed_ = false;
-  known_.moments_since = changed;
-  // They are as old as the others': the optimizer corrects the bias of young ones.
-  return steps_ >= least_steps ? absl::OkStatus() : SetOptimizerSteps(least_steps);
+  return absl::OkStatus();
 }
 
 absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
   change_failed_ = true;  // unless all of it succeeds
   const bool replaces = command.mode == AdoptMode::kReplace;
   replacing_ = replaces;
+  const StateStamp changed = NewStamp();
+  if (command.moments) ATOLL_RETURN_IF_ERROR(ApplyMoments(changed));
   if (command.mode == AdoptMode::kCarry) {
     ATOLL_RETURN_IF_ERROR(Carry(command.shards));
   } else {
@@ -220,6 +216,7 @@ absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
   ATOLL_RETURN_IF_ERROR(
       AllDo({.body = FinishCall{adopted, command.keep_residual, command.shards}}));
   change_failed_ = replacing_ = false;
+  if (command.moments) known_.moments_since = changed;
   // The others' parameters are not theta_base.
   if (replaces && command.shards.empty() && !command.moments)
     port_->Log([](ReplayLog& log) { log.Explained(); });
