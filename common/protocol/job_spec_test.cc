@@ -156,6 +156,29 @@ TEST_CASE("what does not go together in outer rounds is refused by name") {
           }).find("outer.steps_per_round = 0: must be given with layout.link_limits") == 0);
 }
 
+TEST_CASE("averaged moments are refused by name where they cannot be") {
+  const auto message = [](const std::function<void(OuterSpec&)>& change) {
+    return MessageAfter([&](JobSpec& s) {
+      s.outer.average_moments_steps = 16;
+      change(s.outer);
+    });
+  };
+  CHECK(message([](OuterSpec&) {}).empty());
+  const std::string refused = "outer.average_moments_steps = 16: must be 0 with outer.fragments";
+  CHECK(message([](OuterSpec& o) { o.fragments = 2; }).find(refused) == 0);
+  CHECK(message([](OuterSpec& o) { o.optimizer = "delayed_nesterov"; }).find(refused) == 0);
+  CHECK(message([](OuterSpec& o) {
+          o.site.rounds = 4;
+          o.push_encoding = o.pull_encoding = Encoding::kFloat32;
+        }).find(refused) == 0);
+  CHECK(message([](OuterSpec& o) {
+          o.average_moments_steps = -1;
+        }).find("outer.average_moments_steps = -1: must be between 0 and") == 0);
+  CHECK(message([](OuterSpec& o) {
+          o.push_encoding = WithMoments(Encoding::kInt4);
+        }).find("outer.push_encoding, outer.pull_encoding: must be without moments") == 0);
+}
+
 TEST_CASE("rounds of a site's servers are refused by name where they cannot be") {
   const auto message = [](const std::function<void(OuterSpec&)>& change) {
     return MessageAfter([&](JobSpec& s) {
