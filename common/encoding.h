@@ -76,7 +76,7 @@ inline constexpr bool IsEncoding(int64_t number) {
   return base >= 0 && base < kEncodingCount;
 }
 
-// Of a pseudo-gradient with moments, that of the pseudo-gradient. REQUIRES: one of the table.
+// Returns, with moments, the row of the pseudo-gradient. REQUIRES: one of the table.
 inline constexpr const EncodingInfo& GetEncodingInfo(Encoding encoding) {
   return kEncodings[static_cast<int>(WithoutMoments(encoding))];
 }

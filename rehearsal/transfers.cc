@@ -55,9 +55,9 @@ void Worker::PushPart(const PushShards& action, const ShardPart& part) {
   const bool whole =
       action.contribution.base_version == kNoVersion || IsFill(action.contribution.base_version);
   const Encoding later = world_.scene.spec.outer.push_encoding;
-  const Encoding encoding = whole                          ? Encoding::kFloat32
+  const Encoding encoding = whole                         ? Encoding::kFloat32
                             : HasMoments(action.encoding) ? WithMoments(later)
-                                                           : later;
+                                                          : later;
   const int64_t bytes = EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
   const auto open = std::make_shared<bool>(true);
   const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](

@@ -208,12 +208,12 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (whole->newest != nullptr) {
     job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
     // FinishRound takes the newest as soon as all servers have applied it.
-    const int64_t skipped = job.rounds.progress.skipped_sequences;
-    job.rounds.EditProgress() = {whole->ended ? whole->version : whole->version - 1,
-                                 image.tokens_committed - (whole->ended ? 0 : image.tokens),
-                                 image.round};
-    job.rounds.EditProgress().skipped_sequences = skipped;  // servers do not know it
-    job.rounds.EditProgress().averaged_version = image.averaged_version;
+    RoundsProgress& rounds = job.rounds.EditProgress();
+    rounds = {.version = whole->ended ? whole->version : whole->version - 1,
+              .tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens),
+              .round = image.round,
+              .averaged_version = image.averaged_version,
+              .skipped_sequences = rounds.skipped_sequences};  // servers do not know it
     progress.validated_version = image.validated_version;
     progress.validation_loss = image.validation_loss;
     progress.first_validation_loss = image.first_validation_loss;

@@ -300,6 +300,18 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   return candidates;
 }
 
+// Returns whether moments are due and some that is accepted has them.
+bool AveragesMoments(const Job& job, const Rounds& rounds, const RoundDecision& result,
+                     const Collecting& collecting) {
+  const Version due = GetMomentsVersion(job);
+  if (result.is_void || due == kNoVersion || collecting.version < due) return false;
+  for (size_t i = 0; i < result.verdicts.size(); ++i) {
+    const ContributionId& id = collecting.contributions[i];
+    if (result.verdicts[i].penalty.accepted && rounds.contributions.at(id).moments) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void DecideInitial(State& s, Job& job, Rounds& rounds, const ContributionId& id) {
@@ -349,14 +361,10 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
-  const Version moments_due = GetMomentsVersion(job);
+  decision.step.averages_moments = AveragesMoments(job, rounds, result, collecting);
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
     const RoundVerdict& verdict = result.verdicts[i];
-    if (verdict.penalty.accepted && moments_due != kNoVersion && decision.version >= moments_due &&
-        rounds.contributions.at(p.contribution).moments) {
-      decision.step.averages_moments = true;
-    }
     p.norm = Storable(verdict.norm);
     p.score = Storable(verdict.penalty.score);
     p.limit = Storable(verdict.penalty.limit);
