@@ -77,7 +77,7 @@ void WorkerNode::Check(const worker::CommandFailed& event) {
   if (adopts == nullptr) return;
   // Its parameters are of no use until a version replaces them.
   if (known_.state && adopts->mode != worker::AdoptMode::kKeep) known_.state->theta.clear();
-  if (adopts->reset_moments) known_.state.reset();
+  if (adopts->reset_moments || adopts->moments) known_.state.reset();
 }
 
 // -------------------------------------------------------------------------------- the plan ----
@@ -213,6 +213,22 @@ void WorkerNode::Check(const worker::DeltaReady& event) {
   known_.captured_on.insert(known_.captured_on.end(), known_.since_base.begin(),
                             known_.since_base.end());
   known_.since_base = std::exchange(known_.captured_on, {});
+}
+
+// A leader that takes over half way may find the averaged moments.
+void WorkerNode::Do(const worker::AdoptPulled& action) {
+  const std::optional<IslandState> before = known_.state ? known_.state : Gather();
+  if (action.moments && before) {
+    IslandState after = *before;
+    after.moment = OfOwners(OuterKind::kPulledFirst);
+    Remember(after);
+    if (action.reset_moments || after.optimizer_step < action.optimizer_steps) {
+      after.optimizer_step = action.optimizer_steps;
+    }
+    Remember(after);
+  }
+  command_ = action;
+  leader_->Enqueue(action);
 }
 
 // The sum that carrying adds is known before it is added.

@@ -254,6 +254,7 @@ class WorkerNode : public Member {
   }
   void Do(const worker::Prepare& action);
   void Do(const worker::TrainStep& action);
+  void Do(const worker::AdoptPulled& action);
   void Do(const worker::Validate& action);
   void Do(const worker::SaveState& action);
   void Do(const worker::ReleaseJob& action) { leader_->Enqueue(action); }

@@ -38,7 +38,6 @@ TEST_CASE("contributions_have_moments_from_the_ordered_version_on") {
   fixture.Decides(first.contribution, 1);
   fixture.Pulls(1);
   fixture.Adopts(1, AdoptMode::kReplace);
-  fixture.Leases(20);
   fixture.TrainsSteps(4);
   const CaptureDelta second = fixture.Captures();
   CHECK(second.encoding == WithMoments(Encoding::kInt4));
@@ -60,7 +59,6 @@ TEST_CASE("an_average_is_pulled_and_adopted_with_its_version_and_not_again") {
   CHECK(adopt.moments);
   CHECK(adopt.optimizer_steps == 4);
   fixture.HandleEvent(Adopted{1});
-  fixture.Leases(20);
   fixture.TrainsSteps(4);
   fixture.Decides(fixture.Captures().contribution, 2);
   CHECK_FALSE(fixture.Wants<StartPull>().moments);
