@@ -186,7 +186,7 @@ void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
       DecodeDelta({bytes.data() + begin, action.encoding, in.size()},
                   std::span(decoded[static_cast<size_t>(shard.layer)]).subspan(in.begin, in.size()),
                   world_.pool);
-      if (!HasMoments(action.encoding)) continue;
+      if (!HasMoments(action.encoding) || captured_moment_.empty()) continue;
       const auto at = [&](LayerValues& values) {
         return std::span(values[static_cast<size_t>(shard.layer)])
             .subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
