@@ -51,7 +51,7 @@ SomeMoments DecodedMoments(Encoding encoding, const MomentBytes& bytes, int64_t 
 
 TEST_CASE("moments_have_the_bits_of_the_plain_loops_on_every_instruction_set") {
   const int level = GENERATE(1, 3, 4);
-  const Encoding encoding = GENERATE(kAlone, WithMoments(Encoding::kInt4),
+  const Encoding encoding = GENERATE(Encoding::kMomentsAlone, WithMoments(Encoding::kInt4),
                                      WithMoments(Encoding::kTopK), WithMoments(Encoding::kFloat32));
   simd::instruction_level_max = level;
   for (const int64_t size : {1, 2, 15, 255, 256, 257, 4096, 4097, 9001}) {

@@ -21,6 +21,11 @@ struct Moments : Fixture {
     HandleEvent(DeltaReady{capture.contribution});
     return capture;
   }
+  bool PullsMoments() {
+    const StartPull pull = Wants<StartPull>();
+    HandleEvent(PullDone{pull.pull, 600});
+    return pull.moments;
+  }
   void Averages(const ContributionId& contribution, Version version) {
     order.averaged_version = version;
     order.moments_version = version + 2;
@@ -53,16 +58,14 @@ TEST_CASE("an_average_is_pulled_and_adopted_with_its_version_and_not_again") {
   fixture.Starts();
   fixture.TrainsSteps(4);
   fixture.Averages(fixture.Captures().contribution, 1);
-  CHECK(fixture.Wants<StartPull>().moments);
-  fixture.HandleEvent(PullDone{2, 600});
+  CHECK(fixture.PullsMoments());
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.moments);
   CHECK(adopt.optimizer_steps == 4);
   fixture.HandleEvent(Adopted{1});
   fixture.TrainsSteps(4);
   fixture.Decides(fixture.Captures().contribution, 2);
-  CHECK_FALSE(fixture.Wants<StartPull>().moments);
-  fixture.HandleEvent(PullDone{3, 600});
+  CHECK_FALSE(fixture.PullsMoments());
   CHECK_FALSE(fixture.Wants<AdoptPulled>().moments);
 }
 
@@ -74,8 +77,7 @@ TEST_CASE("an_island_that_joins_adopts_the_newest_average") {
   fixture.Attaches();
   fixture.Orders();
   fixture.Prepares();
-  CHECK(fixture.Wants<StartPull>().moments);
-  fixture.HandleEvent(PullDone{1, 600});
+  CHECK(fixture.PullsMoments());
   const AdoptPulled adopt = fixture.Wants<AdoptPulled>();
   CHECK(adopt.moments);
   CHECK(adopt.optimizer_steps == 24);
