@@ -206,7 +206,7 @@ void GramTask(const GramBlock& block, int64_t begin, int64_t end, double* sums) 
   }
   int64_t codec_block = 1;
   for (const DeltaView& delta : deltas) {
-    codec_block = std::max(codec_block, GetEncodingInfo(delta.encoding).block);
+    codec_block = std::max(codec_block, EncodedBlock(delta.encoding));
   }
   // Tile by tile, so that the tiles of all deltas serve all their products from the cache.
   const int64_t tile_size = SelectTileSize(codec_block);

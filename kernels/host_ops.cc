@@ -214,8 +214,7 @@ void StepTask(const Update& update, std::span<const WeightedDelta> deltas, int64
               int64_t end) {
   const int64_t k = static_cast<int64_t>(deltas.size());
   int64_t block = 1;
-  for (const WeightedDelta& d : deltas)
-    block = std::max(block, GetEncodingInfo(d.delta.encoding).block);
+  for (const WeightedDelta& d : deltas) block = std::max(block, EncodedBlock(d.delta.encoding));
   const int64_t tile_size = block > 1 ? block : k > kSideBySide ? kTile : end - begin;
   float decoded[kSideBySide][kTileMax], sum[kTileMax];
   for (int64_t tile = begin; tile < end; tile += tile_size) {

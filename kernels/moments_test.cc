@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "common/rng.h"
 #include "kernels/add_delta.h"
 #include "kernels/codecs/codec.h"
+#include "kernels/host_ops.h"
 #include "kernels/simd.h"
 
 namespace atl {
@@ -194,6 +196,35 @@ TEST_CASE("the_average_of_moments_is_the_weighted_mean_of_ratios_and_of_second_m
   for (int64_t at = 0; at < kSize; ++at) {
     REQUIRE(std::abs(pulled.first[at] - pushed.first[at]) <= 1e-6 * std::abs(pushed.first[at]));
   }
+}
+
+TEST_CASE("statistics_and_outer_steps_are_those_of_the_pseudo_gradient_alone") {
+  const Encoding base = GENERATE(Encoding::kFloat32, Encoding::kInt4, Encoding::kTopK);
+  constexpr int64_t kSize = 9000;
+  ThreadPool pool(2);
+  std::vector<MomentBytes> with(3), without(3);
+  std::vector<DeltaView> views, plain;
+  std::vector<WeightedDelta> weighted, plain_weighted;
+  for (uint64_t i = 0; i < 3; ++i) {
+    const Reals delta = DrawMoments(kSize, 20 + i).first;
+    with[i] = EncodedMoments(WithMoments(base), DrawMoments(kSize, i));
+    EncodeDelta(WithMoments(base), delta, {}, with[i], pool);
+    without[i].resize(EncodedBytes(base, kSize));
+    if (IsQuantized(base)) EncodeDelta(base, delta, {}, without[i], pool);
+    if (!IsQuantized(base)) std::memcpy(without[i].data(), delta.data(), without[i].size());
+    views.push_back({with[i].data(), WithMoments(base), kSize});
+    plain.push_back({without[i].data(), base, kSize});
+    weighted.push_back({views[i], 0.25f});
+    plain_weighted.push_back({plain[i], 0.25f});
+  }
+  std::vector<double> gram(9), expected(9);
+  GramMatrix(views, gram, pool);
+  GramMatrix(plain, expected, pool);
+  REQUIRE(gram == expected);
+  Reals theta(kSize, 1.0f), expected_theta = theta;
+  OuterSgd(theta, weighted, 0.5f, pool);
+  OuterSgd(expected_theta, plain_weighted, 0.5f, pool);
+  REQUIRE(theta == expected_theta);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ class MomentsFixture : public ServerFixture {
     if (reply == replies.end()) return {};
     return {reply->second.values.begin(), reply->second.values.end()};
   }
-  int64_t tokens_ = 1 << 20;
+  Token tokens_ = 1 << 20;
 };
 
 int32_t RatioSlot(const OuterSpec& outer) {

@@ -217,9 +217,8 @@ void WorkerNode::Check(const worker::DeltaReady& event) {
 
 // A leader that takes over half way may find the averaged moments.
 void WorkerNode::Do(const worker::AdoptPulled& action) {
-  const std::optional<IslandState> before = known_.state ? known_.state : Gather();
-  if (action.moments && before) {
-    IslandState after = *before;
+  if (action.moments) {
+    IslandState after = known_.state.value_or(IslandState());
     after.moment = OfOwners(OuterKind::kPulledFirst);
     Remember(after);
     if (action.reset_moments || after.optimizer_step < action.optimizer_steps) {
