@@ -34,7 +34,8 @@ class GreedyPicker {
         chunks_of_(ListChunksByDevice(problem)),
         pipeline_of_(MapChunksToPipelines(problem)),
         chunks_(problem.chunks.size()),
-        warm_(problem.devices.size(), true) {
+        warm_(problem.devices.size(), true),
+        last_(problem.devices.size(), OpKind::kForward) {
     schedule_.device_ops.resize(problem.devices.size());
     for (size_t c = 0; c < chunks_.size(); ++c) {
       const Chunk& chunk = problem.chunks[c];
@@ -81,7 +82,15 @@ class GreedyPicker {
     const int weight = BestReady(device, OpKind::kWeight);
     OpKind kind;
     int chunk = -1;
-    if (forward >= 0 && backward >= 0) {
+    if (policy_.prefer == GreedyPolicy::Prefer::kCycle && !warm_[device] &&
+        std::max({forward, backward, weight}) >= 0) {
+      // The kind that follows the last one in the cycle F, B, W, or the next one that is ready.
+      const int of_kind[] = {forward, backward, weight};
+      int next = (static_cast<int>(last_[device]) + 1) % 3;
+      while (of_kind[next] < 0) next = (next + 1) % 3;
+      kind = static_cast<OpKind>(next);
+      chunk = of_kind[next];
+    } else if (forward >= 0 && backward >= 0) {
       bool forward_first = policy_.prefer == GreedyPolicy::Prefer::kForward ||
                            (policy_.prefer == GreedyPolicy::Prefer::kWarmForward && warm_[device]);
       if (policy_.flip_chance > 0 && rng_.Chance(policy_.flip_chance)) {
@@ -108,6 +117,7 @@ class GreedyPicker {
     *op = {chunk, ready.front(), kind};
     ready.pop_front();
     schedule_.device_ops[device].push_back(*op);
+    last_[device] = kind;
     return true;
   }
 
@@ -126,7 +136,8 @@ class GreedyPicker {
     return AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
   }
 
-  // Chunks nearer the end first: they release memory sooner. Among equals the lowest micro-batch.
+  // Chunks nearer the end first: they release memory sooner (or the other way round, by policy, for
+  // B). Among equals the lowest micro-batch.
   int BestReady(int device, OpKind kind) const {
     int best = -1;
     for (const int c : chunks_of_[device]) {
@@ -140,7 +151,7 @@ class GreedyPicker {
   // `best` comes before `c` in the order of the model when both are of one pipeline.
   bool Better(int c, int best, OpKind kind) const {
     if (pipeline_of_[c] == pipeline_of_[best]) {
-      return true;
+      return !(policy_.shallow_backward && kind == OpKind::kBackward);
     }
     const int k = static_cast<int>(kind);
     return chunks_[c].ready[k].front() < chunks_[best].ready[k].front();
@@ -192,6 +203,7 @@ class GreedyPicker {
   const std::vector<int> pipeline_of_;
   std::vector<ChunkState> chunks_;
   std::vector<bool> warm_;
+  std::vector<OpKind> last_;  // what each device started last
   const MemoryUse* memory_ = nullptr;
   Schedule schedule_;
 };

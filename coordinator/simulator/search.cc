@@ -15,6 +15,7 @@ namespace {
 std::string Describe(const GreedyPolicy& policy) {
   std::string text = policy.prefer == GreedyPolicy::Prefer::kBackward  ? "greedy B>F>W"
                      : policy.prefer == GreedyPolicy::Prefer::kForward ? "greedy F>B>W"
+                     : policy.prefer == GreedyPolicy::Prefer::kCycle   ? "greedy F, B, W in turn"
                                                                        : "compact zero-bubble";
   if (policy.forward_patience > 0) {
     absl::StrAppend(&text, ", F waits ", std::round(policy.forward_patience * 100) / 100);
@@ -23,6 +24,7 @@ std::string Describe(const GreedyPolicy& policy) {
     absl::StrAppend(&text, ", W waits ", std::round(policy.weight_patience * 100) / 100);
   }
   if (!policy.open_limit.empty()) absl::StrAppend(&text, ", limits per stage");
+  if (policy.shallow_backward) absl::StrAppend(&text, ", early chunks' B first");
   if (policy.flip_chance > 0) absl::StrAppend(&text, ", perturbed");
   return text;
 }
@@ -49,12 +51,20 @@ bool AnySplit(const Problem& problem) {
   return std::any_of(problem.chunks.begin(), problem.chunks.end(), IsSplit);
 }
 
+// Does a device hold more than one chunk?
+bool ManyChunks(const Problem& problem) {
+  const std::vector<std::vector<int>> chunks = ListChunksByDevice(problem);
+  return std::any_of(chunks.begin(), chunks.end(),
+                     [](const std::vector<int>& list) { return list.size() > 1; });
+}
+
 // Keeps the best of what it is shown.
 class Incumbent {
  public:
   Incumbent(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
+        fill_(options.restarts > 1 && AnySplit(problem) && ManyChunks(problem)),
         bound_ns_(options.restarts == 1                       ? 0
                   : options.objective == Objective::kMakespan ? MakespanBound(problem).time_ns
                                                               : PeriodBound(problem).time_ns) {}
@@ -71,12 +81,22 @@ class Incumbent {
   std::pair<Nanos, std::vector<int>> Try(const GreedyPolicy& policy, Nanos of_use) {
     ++tried_;
     const Nanos latest_end_ns = std::max(LatestEndNs(), LatestEnd(of_use, options_.objective));
-    Found found = Greedy(problem_, policy, latest_end_ns);
+    // W fill the gaps of a whole order.
+    Found found = Greedy(problem_, policy, fill_ ? kForever : latest_end_ns);
+    bool filled = false;
+    if (fill_) {
+      Found other = FillWithWeights(problem_, found.schedule, latest_end_ns);
+      filled = other.result.verdict == Verdict::kFits &&
+               GetObjectiveValue(other.result, options_.objective) <
+                   GetObjectiveValue(found.result, options_.objective);
+      if (filled) found = std::move(other);
+    }
     const bool fits = found.result.verdict == Verdict::kFits;
     const Nanos value = fits ? GetObjectiveValue(found.result, options_.objective) : kForever;
     std::vector<int> peaks = CountPeakForwards(problem_, found.schedule);
     if (Offer(found)) {
       best_.how = Describe(policy);
+      if (filled) best_.how += ", gaps filled with W";
       policy_ = policy;
     }
     return {value, std::move(peaks)};
@@ -117,6 +137,7 @@ class Incumbent {
 
   const Problem& problem_;
   const SearchOptions options_;
+  const bool fill_;  // W of V-shaped schedules is placed better afterwards
   const Nanos bound_ns_;
   Found best_;
   GreedyPolicy policy_;
@@ -151,6 +172,12 @@ std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
 std::vector<GreedyPolicy> BasePolicies(const Problem& problem, bool split) {
   std::vector<GreedyPolicy> policies;
   using Prefer = GreedyPolicy::Prefer;
+  const bool many = ManyChunks(problem);
+  for (const bool shallow : {true, false}) {
+    if (!many || !split) continue;
+    policies.push_back({.prefer = Prefer::kCycle});
+    policies.back().shallow_backward = shallow;
+  }
   for (const double overrun : {1.0, 0.0, 0.75, 0.5, 0.25}) {
     const std::vector<int> limits = RoundTripLimits(problem, overrun);
     for (const double patience : {0.0, 0.25}) {

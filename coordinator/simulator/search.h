@@ -26,6 +26,7 @@ struct GreedyPolicy {
   enum class Prefer {
     kBackward,     // B, then F, then W: JEEVES
     kForward,      // F, then B, then W
+    kCycle,        // F until the first B is ready, then F, B and W in turn
     kWarmForward,  // F until the first B is ready, then B, F, W: SpanTrain's compact zero-bubble
   };
   Prefer prefer = Prefer::kBackward;
@@ -37,6 +38,8 @@ struct GreedyPolicy {
   // the memory limit. Empty: no such limit; otherwise one per chunk, at least 1. It keeps early
   // stages from piling up work that waits downstream, which would make the last round trips long.
   std::vector<int> open_limit;
+  // Several chunks of a pipeline on a device: the B nearest the start first, not nearest the end.
+  bool shallow_backward = false;
   // Chance of taking F where B was preferred and the other way round.
   double flip_chance = 0;
   uint64_t seed = 0;
