@@ -25,7 +25,7 @@ struct SomeMoments {
   Reals first, second;
 };
 
-// As AdamW has them: |m| is about sqrt(v), and v varies by orders of magnitude.
+// Draws moments as AdamW has them: |m| is about sqrt(v), and v varies by orders of magnitude.
 SomeMoments DrawMoments(int64_t size, uint64_t seed) {
   Rng rng(seed);
   SomeMoments moments;

@@ -25,7 +25,7 @@ struct LayerFootprint {
   int64_t input_bytes = 0;  // what the layer before hands on; of the first one, token ids or pixels
   int64_t output_bytes = 0;  // of the head none: logits are in `slice_bytes`
   int64_t forward_stash_bytes = 0, backward_stash_bytes = 0;
-  // Of the head: what it takes of one slice (LossRows), once in a stage: logits, whose gradient
+  // The head takes this of one slice (LossRows), once in a stage: logits, whose gradient
   // takes their place, stashes, and the gradient of its input. That of all rows takes the input's
   // place.
   int64_t slice_bytes = 0;

@@ -88,8 +88,7 @@ class AveragingIsland : public SoloIsland {
   }
 };
 
-// What a server makes of these contributions, each island adopts as version 1. Returns the means in
-// double of what was pushed.
+// The means, in double precision, of what islands pushed.
 struct Means {
   std::vector<std::vector<double>> ratios, second;
 };

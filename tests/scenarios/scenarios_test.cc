@@ -62,5 +62,9 @@ TEST_CASE("transcript: a server is lost while the job is paused") {
 }
 TEST_CASE("transcript: a server of fragments is lost") { CheckTranscript("lost_fragment"); }
 TEST_CASE("transcript: both servers are lost") { CheckTranscript("lost_twice"); }
-TEST_CASE("transcript: a server is lost when pushes are whole") { CheckTranscript("lost_when_whole"); }
-TEST_CASE("transcript: a job is removed whose server has lost it") { CheckTranscript("removed_without_folder"); }
+TEST_CASE("transcript: a server is lost when pushes are whole") {
+  CheckTranscript("lost_when_whole");
+}
+TEST_CASE("transcript: a job is removed whose server has lost it") {
+  CheckTranscript("removed_without_folder");
+}

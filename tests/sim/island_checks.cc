@@ -215,7 +215,7 @@ void WorkerNode::CheckDelta(const CaptureDelta& action, const JobId& job,
                                        second);
 }
 
-// Of one block.
+// Checks the moments of one block.
 void WorkerNode::CheckMoments(std::span<const float> pushed, std::span<const float> captured) {
   float largest = 0;
   for (const float x : captured) largest = std::max(largest, std::abs(x));

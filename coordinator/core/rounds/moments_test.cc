@@ -14,7 +14,7 @@ void BeginAveraging(World& w, int every_steps) {
   w.StartJob({"ps-0"}, {"a", "b"}, absl::StrCat("steps=4 tokens=10000 moments=", every_steps));
 }
 
-// Of the newest decided version.
+// Returns whether the newest decided version averages moments.
 bool Averages(const World& w) { return w.Job().decisions.back().step.averages_moments; }
 
 TEST_CASE("rounds_average_moments_so_many_steps_apart") {

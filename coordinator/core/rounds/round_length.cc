@@ -109,8 +109,7 @@ std::string BytesText(const Job& job) {
 }  // namespace
 
 double CountStepTokens(const Job& job) {
-  return static_cast<double>(
-             BatchSequences(job.spec().inner, job.rounds.progress.tokens_committed)) *
+  return static_cast<double>(BatchSequences(job.spec().inner, job.progress.tokens_committed)) *
          static_cast<double>(job.spec().data.sequence_length);
 }
 

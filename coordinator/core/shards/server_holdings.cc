@@ -169,7 +169,7 @@ void TakeHeld(State& s, Job& job, Server& server, const HeldJob* held, bool fres
   }
   link.known = link.problem.empty();
   if (job.ended()) return;
-  // Of one that is not known, too: no round collects statistics of what it has lost, which would
+  // Also of one that is not known: no round collects statistics of what it has lost, which would
   // never come, and for which what fills its shards would wait.
   TakeStaged(job, name, held, fresh);
   if (!link.known) return;
