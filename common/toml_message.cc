@@ -118,6 +118,10 @@ class Reader {
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
       if (integer->get() < 0) return Error(node.source(), where, "must not be negative");
       reflection.SetUInt64(message, &field, static_cast<uint64_t>(integer->get()));
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      const auto value = static_cast<int32_t>(integer->get());
+      if (value != integer->get()) return Error(node.source(), where, "is too large a number");
+      reflection.SetInt32(message, &field, value);
     } else {
       reflection.SetInt64(message, &field, integer->get());
     }

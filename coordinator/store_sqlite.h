@@ -16,7 +16,7 @@
 
 namespace atl {
 
-inline constexpr int kStoreSchemaVersion = 3;
+inline constexpr int kStoreSchemaVersion = 4;
 
 // Makes the directory (not its parents) and the file if they are missing. Reads everything:
 // DataLoss, naming the file, the row and the remedy, where any byte differs from what was

@@ -68,8 +68,8 @@ TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
   }
   SECTION("a newer Atoll's") {
     MustOpen(folder.path).reset();
-    Sql(folder.path, "PRAGMA user_version=4");
-    REQUIRE(OpenFault(folder.path).find("has schema version 4, this coordinator knows 3") !=
+    Sql(folder.path, "PRAGMA user_version=5");
+    REQUIRE(OpenFault(folder.path).find("has schema version 5, this coordinator knows 4") !=
             std::string::npos);
   }
   SECTION("a damaged record") {

@@ -74,6 +74,14 @@ TEST_CASE("failures that come together take all workers of the site along") {
   for (const Failure& failure : *drawn) CHECK(failure.workers.size() == 3);
 }
 
+TEST_CASE("numbers of servers are read, and too large ones refused") {
+  const auto failures = ParseFailures("[[servers]]\nsite = \"site-0\"\ncount = 2\n", "f.toml");
+  REQUIRE(failures.ok());
+  CHECK(failures->servers.size() == 1);
+  CHECK(absl::IsInvalidArgument(
+      ParseFailures("[[servers]]\nsite = \"site-0\"\ncount = 4294967298\n", "f.toml").status()));
+}
+
 TEST_CASE("what a kind does not have is refused") {
   for (const char* bad :
        {"[[failures]]\nmtbf_hours = 5\ntogether = \"site\"\ntogether_share = -1\n",

@@ -183,7 +183,9 @@ std::vector<std::vector<MicroBatchRows>> AssignSequences(const IslandPlan& plan,
     const int64_t each = replica.micro_batch_sequences;
     before += Capacity(replica);
     const int64_t share = (sequences * before + capacity - 1) / capacity - first;
-    const int64_t end = std::min(sequences, first + (share + each - 1) / each * each);
+    // None, where the replicas before have been rounded up past this one's share.
+    const int64_t end =
+        std::max(first, std::min(sequences, first + (share + each - 1) / each * each));
     std::vector<MicroBatchRows>& rows = assigned.emplace_back();
     for (int32_t m = 0; m < replica.micro_batches; ++m) {
       rows.push_back({first, std::min(each, end - first)});

@@ -439,6 +439,7 @@ absl::Status ValidateCounts(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(IntInRange("data.sequence_length", spec.data.sequence_length, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("inner.batch_sequences", spec.inner.batch_sequences, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(ValidateBatchRamp(spec.inner));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("outer.steps_per_round", o.steps_per_round, 0, kStepsPerRoundMax));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));

@@ -19,7 +19,7 @@
 namespace atl {
 
 // The most slots that ListServerSlots returns; the format of received shards has room for so many.
-inline constexpr int kMaxOuterSlots = 4;
+inline constexpr int kMaxOuterSlots = 6;
 
 struct OuterParameter {
   std::string name;

@@ -16,7 +16,7 @@
 
 namespace atl {
 
-inline constexpr int kEtcdSchemaVersion = 2;
+inline constexpr int kEtcdSchemaVersion = 3;
 
 // Reads the answer to a request for `key`. Nothing: etcd has no such key. DataLoss: it is damaged.
 absl::StatusOr<std::optional<etcd::Leader>> LeaderIn(const etcdserverpb::RangeResponse& answer,

@@ -33,7 +33,7 @@ void SetSpeeds(const plan::ProfileTable& table, plan::Cluster* cluster) {
 // No layer takes longer: what is read can be added up.
 constexpr int64_t kLayerNanosMax = int64_t{3600} * 1'000'000'000;
 
-absl::Status CheckTimes(const v1::LayerTime& time) {
+absl::Status CheckTimes(const v1::LayerTime& time, int layers) {
   const std::string where = absl::StrCat("times of layer ", time.layer(), " on \"",
                                          absl::CHexEscape(time.type()), "\": ");
   for (const auto& [name, size] :
@@ -43,10 +43,12 @@ absl::Status CheckTimes(const v1::LayerTime& time) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, name, " = ", size, ": must be at least 1"));
   }
-  // The first layer has no input to compute a gradient for; W may be part of B.
+  // The first layer has no input to compute a gradient for, and the head's B and W are part of its
+  // F; W may be part of B.
+  const int least_b = time.layer() > 0 && time.layer() + 1 < layers ? 1 : 0;
   for (const auto& [name, ns, least] :
        {std::tuple("forward_ns", time.forward_ns(), 1),
-        std::tuple("input_gradient_ns", time.input_gradient_ns(), time.layer() > 0 ? 1 : 0),
+        std::tuple("input_gradient_ns", time.input_gradient_ns(), least_b),
         std::tuple("weight_gradient_ns", time.weight_gradient_ns(), 0),
         std::tuple("optimizer_ns", time.optimizer_ns(), 0)}) {
     if (ns >= least && ns <= kLayerNanosMax) continue;
@@ -68,7 +70,7 @@ absl::Status ReadTimes(const v1::ClusterProfile& profile, const plan::Model& mod
                                                      time.layer(), ", the model has ", layers,
                                                      " layers: it is of another model"));
     }
-    ATOLL_RETURN_IF_ERROR(CheckTimes(time));
+    ATOLL_RETURN_IF_ERROR(CheckTimes(time, layers));
     const std::tuple key(time.type(), time.tensor_parallel(), time.micro_batch_sequences());
     if (!seen[key].insert(time.layer()).second) {
       return absl::InvalidArgumentError(absl::StrCat("times of layer ", time.layer(), " on ",
@@ -209,8 +211,9 @@ absl::Status ReadMemory(const v1::ClusterProfile& profile, plan::Model* model,
     if (rows <= largest) continue;
     const bool head = l + 1 == static_cast<int>(model->layers.size());
     plan::Layer& layer = model->layers[l];
-    layer.stash_bytes =
-        (memory.stash_bytes() + (head ? 1 : 2) * memory.output_bytes() + rows - 1) / rows;
+    // The head's is one slice of the loss, which is not measured.
+    const int64_t measured = memory.stash_bytes() + (head ? 1 : 2) * memory.output_bytes();
+    if (measured > 0) layer.stash_bytes = (measured + rows - 1) / rows;
     // The stash is at most what was measured without the layer's input: the gradient that B hands
     // on, which counts with the stash, what B adds, and what F run again gives.
     const int64_t input = l > 0 ? model->layers[l - 1].out_bytes : 0;

@@ -308,6 +308,18 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
                    *pool_);
 }
 
+// average <- keep average + (1 - keep) theta.
+void JobState::StepAverage(Shard& shard, double keep) {
+  if (!keeps_average() || keep == 1) return;
+  MakeWritable(GetAverage(shard));
+  const std::span<float> average = GetAverage(shard)->writable();
+  const int64_t size = shard.theta->elements();
+  const std::array difference{
+      WeightedDelta{{average.data(), Encoding::kFloat32, size}, 1},
+      WeightedDelta{{shard.theta->values().data(), Encoding::kFloat32, size}, -1}};
+  OuterSgd(average, difference, static_cast<float>(1 - keep), *pool_);
+}
+
 void JobState::AverageShard(Shard& shard, const CommittedRecord& round) {
   std::vector<DeltaView> deltas;
   std::vector<double> weights;
@@ -414,7 +426,8 @@ std::shared_ptr<const std::vector<float>> JobState::EncodedStep(ShardId shard) c
 
 std::shared_ptr<const std::vector<float>> JobState::EncodedMoments(ShardId shard) const {
   const auto found = shards_.find(shard);
-  if (found == shards_.end() || !averages_moments() || found->second.slots.empty()) return nullptr;
+  if (found == shards_.end() || ended_ || !averages_moments() || found->second.slots.empty())
+    return nullptr;
   const Shard& from = found->second;
   if (from.moments == nullptr) {
     const int64_t elements = from.info.elements;

@@ -76,7 +76,7 @@ class MomentsFixture : public ServerFixture {
 };
 
 int32_t RatioSlot(const OuterSpec& outer) {
-  const std::vector<std::string> slots = ListServerSlots(outer);
+  const std::vector<std::string> slots = ListServerSlots({.outer = outer});
   return 1 +
          static_cast<int32_t>(std::find(slots.begin(), slots.end(), kRatioSlot) - slots.begin());
 }
@@ -197,7 +197,7 @@ TEST_CASE("a_shard_that_moves_brings_its_average_along") {
   ReceiveShards receive{kJob, 1, 1, {{kOnly, "giver", "", false}}};
   receive.newest = {kJob, 1, {{giver.By(0, 0), 1.0}}, {}};
   receive.decided = {kInitial, giver.By(0, 0)};
-  receive.slots = static_cast<int32_t>(ListServerSlots(giver.outer).size());
+  receive.slots = static_cast<int32_t>(ListServerSlots({.outer = giver.outer}).size());
   receiver.DeliverMessage(receive);
   while (!receiver.fetches.empty()) {
     const FetchPart fetch = receiver.fetches.front();

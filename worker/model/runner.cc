@@ -124,7 +124,7 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
                                         const Tensor& borders) {
   backend_.Zero(*stream_, totals_);
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, borders), slot, 0, Tensor()));
-  StageCall loss = Call();
+  StageCall loss = Call(!train);
   loss.counts_hits = !train;
   ATOLL_RETURN_IF_ERROR(stage_->Loss(loss, slot, 0, targets_, totals_,
                                      1.0f / static_cast<float>(batch_tokens), train));

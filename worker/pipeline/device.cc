@@ -377,7 +377,9 @@ int64_t Device::SnapshotElements(const LayerShard& shard) const {
 
 absl::Status Device::ReadSnapshot(const LayerShard& shard, Range range, std::span<float> to) {
   const Copied* const found = FindSnapshot(shard);
-  if (found == nullptr) return absl::NotFoundError("it is not in the snapshot");
+  if (found == nullptr || range.begin < 0 || range.end > found->held->elements) {
+    return absl::NotFoundError("it is not in the snapshot");
+  }
   return copies_->Read(static_cast<size_t>(found - copied_.data()), range.begin, to);
 }
 

@@ -183,6 +183,7 @@ absl::StatusOr<LayerCost> LayerBench::Measure(int runs) {
     *medians[i] = median;
     cost.spread_ratio = std::max(cost.spread_ratio, spread);
   }
+  if (head_) cost.input_gradient_ns = cost.weight_gradient_ns = 0;  // F does all
   if (first() && !model_.config().is_images())
     cost.input_gradient_ns = 0;  // tokens have no gradient
   const int64_t element = GetElementSize(model_.compute());

@@ -199,7 +199,10 @@ double ComputeAverageKeep(const Job& job, const DecisionRecord& decision,
   double steps = 0;
   for (size_t i = 0; i < decision.participants.size(); ++i) {
     if (!result.verdicts[i].penalty.accepted) continue;
-    steps += static_cast<double>(decision.participants[i].inner_steps);
+    // A step trains on a sequence at least: what an island says has this limit.
+    const DecisionParticipant& p = decision.participants[i];
+    steps += static_cast<double>(
+        std::min(p.inner_steps, p.tokens / std::max<int64_t>(1, job.spec().data.sequence_length)));
   }
   const int64_t fragments = job.spec().outer.fragments;
   const int64_t islands = std::max<int64_t>(1, ActiveIslands(job));

@@ -145,7 +145,6 @@ bool BeginSiteJob(State& s, Job& above, const std::string& site) {
   record.shards = *std::move(placement);
   record.site = SiteJob{.site = site, .island = island.island, .generation = island.generation};
   job.EditProgress().job = id;
-  job.EditProgress();
   job.ledger = above.ledger;
   LinkHolders(s, job);
   s.SetState(job, JobState::kInitializing,

@@ -221,6 +221,7 @@ std::string FilledText(const Job& job, Version base, const std::string& lost_upd
       "are filled from theta_base of an island: their parameters are those of version ", base,
       base == job.progress.version ? "" : absl::StrCat(", as version ", job.progress.version),
       has_state ? ", their outer momentum is lost and begins at zero" : "",
+      KeepsAverage(job.spec()) ? ", their moving average begins anew" : "",
       lost_update.empty() ? "" : absl::StrCat("; their update of ", lost_update, " is lost"));
 }
 
@@ -254,6 +255,10 @@ void SwitchShards(State& s, Job& job) {
     s.Log(job.id(), Severity::kInfo,
           absl::StrCat(batch.size(), " shards, ", bytes, ", have moved at version ", version));
     return;
+  }
+  // Theirs begin at zero: nobody takes them for an average.
+  if (job.progress.averaged_version != kNoVersion) {
+    job.EditProgress().averaged_version = kNoVersion;
   }
   const std::string lost_update = LostUpdates(job, filled, base);
   if (!lost_update.empty()) record.lost_update = lost_update;

@@ -29,7 +29,9 @@ std::map<ContributionId, StagedShards> StagedOn(const Job& job, const NodeId& se
   if (held == nullptr) return staged;
   for (const PushId& push : held->staged) {
     const ShardDescriptor* shard = FindShardOn(job, server, push);
-    if (shard != nullptr) staged[ToContributionId(push)].Add(push, shard->elements);
+    const ContributionId id = ToContributionId(push);
+    // Others of a server's long list take no memory.
+    if (shard != nullptr && MayCount(job.rounds, id)) staged[id].Add(push, shard->elements);
   }
   return staged;
 }

@@ -136,10 +136,12 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
   std::map<ShardId, int64_t> elements;
   for (const OwnedShard& shard : described.assignment.shards)
     elements[shard.shard] = shard.elements;
-  std::map<ContributionId, StagedShards> staged;
+  std::map<ContributionId, StagedShards> staged;  // of the newest alone, however many are listed
+  for (const RoundTerm& term : newest.terms) staged[term.contribution];
   for (const PushId& push : described.held.staged) {
     const auto size = elements.find(push.shard);
-    if (size != elements.end()) staged[ToContributionId(push)].Add(push, size->second);
+    const auto wanted = staged.find(ToContributionId(push));
+    if (size != elements.end() && wanted != staged.end()) wanted->second.Add(push, size->second);
   }
   const int64_t fragments = described.assignment.definition.spec.outer.fragments;
   for (const OwnedShard& shard : shards) {

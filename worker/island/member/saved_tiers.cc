@@ -59,6 +59,7 @@ absl::StatusOr<bool> SavedTiers::IsHere(int64_t save, const LayerShard& shard, R
 
 absl::Status SavedTiers::Read(int64_t save, const LayerShard& shard, Range elements,
                               const ShardParts& out) {
+  const Cancelled cancelled = state_->UntilInterrupted();
   if (const auto stored = memory_.Find(save, shard, elements); stored.ok()) {
     const Range within{elements.begin - stored->unit.elements.begin,
                        elements.end - stored->unit.elements.begin};
@@ -76,7 +77,7 @@ absl::Status SavedTiers::Read(int64_t save, const LayerShard& shard, Range eleme
       if (tier == Tier::kDisk) continue;
       ATOLL_RETURN_IF_ERROR(In(tier).status());  // the leader alone has listed it
     }
-    const absl::Status read = store->Read(save, shard, elements, out, state_->UntilInterrupted());
+    const absl::Status read = store->Read(save, shard, elements, out, cancelled);
     if (!absl::IsNotFound(read)) return read;
   }
   return absl::NotFoundError(
