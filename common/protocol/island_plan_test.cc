@@ -462,5 +462,27 @@ TEST_CASE("a step is distributed in order, and of a short one each replica has i
   REQUIRE(AssignSequences(Good(), 1) == Rows{{{0, 1}, {1, 0}, {1, 0}}, {{1, 0}}});
 }
 
+TEST_CASE("a replica has no sequences where those before are rounded up past its share") {
+  IslandPlan plan = Good();
+  plan.replicas.resize(1, plan.replicas[0]);
+  plan.replicas.resize(3, plan.replicas[0]);
+  for (PlanReplica& replica : plan.replicas) {
+    replica.micro_batches = 4;
+    replica.micro_batch_sequences = 8;
+  }
+  plan.replicas[1].micro_batches = plan.replicas[1].micro_batch_sequences = 1;
+  for (int64_t sequences = 0; sequences <= 65; ++sequences) {
+    int64_t first = 0;
+    for (const std::vector<MicroBatchRows>& rows : AssignSequences(plan, sequences)) {
+      for (const MicroBatchRows& some : rows) {
+        REQUIRE(some.first == first);
+        REQUIRE(some.rows >= 0);
+        first += some.rows;
+      }
+    }
+    REQUIRE(first == sequences);
+  }
+}
+
 }  // namespace
 }  // namespace atl

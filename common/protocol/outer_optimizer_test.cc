@@ -77,6 +77,19 @@ TEST_CASE("a_moving_average_is_one_slot_more_between_the_optimizers_and_what_is_
   }
 }
 
+TEST_CASE("servers_take_all_slots_that_a_job_may_have") {
+  for (const OuterOptimizerInfo& info : OuterOptimizers()) {
+    JobSpec spec = Job(With(info.name));
+    spec.outer.pull_encoding = Encoding::kInt8;
+    spec.outer.average_moments_steps = 16;
+    spec.inner.ema = 0.999;
+    const std::vector<std::string> slots = ListServerSlots(spec);
+    CHECK(slots.size() <= kMaxOuterSlots);
+    CHECK(slots.at(RatioSlotIndex(spec)) == kRatioSlot);
+    CHECK(slots.at(AverageSlotIndex(spec)) == kAverageSlot);
+  }
+}
+
 TEST_CASE("a_sites_job_keeps_base_and_contributed_after_the_optimizers_slots") {
   for (const OuterOptimizerInfo& info : OuterOptimizers()) {
     INFO(info.name);

@@ -118,6 +118,22 @@ TEST_CASE("a_round_keeps_the_weighted_means_of_its_terms_moments") {
   }
 }
 
+TEST_CASE("a_job_that_has_ended_has_no_averaged_moments") {
+  MomentsFixture fixture(/*begin=*/false);
+  fixture.ema = 0.9;
+  fixture.Assign({kOnly}, /*snapshot_every=*/1);
+  fixture.Push(fixture.Id(0, kNoVersion, 0), std::vector<float>(kOnly.elements, 1.0f));
+  fixture.Apply(0, {{kInitial, 1.0}});
+  fixture.PushMoments(0, 0, DrawPush(11));
+  fixture.ApplyAverage(1, {{fixture.By(0, 0), 1.0}});
+  REQUIRE(!fixture.PullSlot(kPullMoments).empty());
+  fixture.DeliverMessage(EndJob{kJob});
+  fixture.Sync();
+  CHECK(fixture.PullSlot(kPullMoments).empty());
+  fixture.Crash();
+  CHECK(fixture.PullSlot(kPullMoments).empty());
+}
+
 TEST_CASE("moments_change_no_bit_of_the_parameters") {
   MomentsFixture with, without;
   const Pushed push = DrawPush(4);

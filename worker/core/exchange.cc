@@ -284,8 +284,8 @@ void WorkerCore::Impl::PlanPull() {
   const int64_t fragments = spec().outer.fragments;
   const bool all = NeedsAllLayers() || *target == base_version_;
   pull_.moments = NeedsMoments(*target);
-  StartPull pull{order_->job, ++pull_.number, *target, {}, spec().outer.pull_encoding,
-                 fragments,   pull_.moments};
+  StartPull pull{order_->job, ++pull_.number, *target,      {}, spec().outer.pull_encoding,
+                 fragments,   /*batch=*/0,    pull_.moments};
   pull_.shards.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
