@@ -475,7 +475,7 @@ TEST_CASE("a replica has no sequences where those before are rounded up past its
     int64_t first = 0;
     for (const std::vector<MicroBatchRows>& rows : AssignSequences(plan, sequences)) {
       for (const MicroBatchRows& some : rows) {
-        REQUIRE(some.first == first);
+        REQUIRE(some.first_row == first);
         REQUIRE(some.rows >= 0);
         first += some.rows;
       }
