@@ -100,8 +100,8 @@ TEST_CASE("what_a_profile_says_twice_leaves_out_or_cannot_mean_is_refused_by_fie
   };
   refused(Changed("\"forward_ns\": \"10\"", "\"forward_ns\": \"0\""),
           "layer 0 on \"cpu\": forward_ns = 0");
-  refused(Changed("\"input_gradient_ns\": \"1000\"", "\"input_gradient_ns\": \"0\""),
-          "layer 1 on \"cpu\": input_gradient_ns = 0");
+  refused(Changed("\"input_gradient_ns\": \"1000\"", "\"input_gradient_ns\": \"-1\""),
+          "layer 1 on \"cpu\": input_gradient_ns = -1");
   refused(Changed("\"tensor_parallel\": 1", "\"tensor_parallel\": 0"), "tensor_parallel = 0");
   refused(Changed("\"site\": \"s\"", "\"site\": \"s\\u001b\""), "a device's site is \"s\\x1b\"");
   refused(Changed("\"memory_bytes\": \"950000000\"",
