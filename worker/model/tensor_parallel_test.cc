@@ -365,10 +365,11 @@ TEST_CASE(
   const auto outcomes =
       RunGroup("cpu", config, parts, RandomLayers(MakeLayouts(config), 1), {&first, &second});
   REQUIRE(outcomes[0].status.ok());
-  // Two micro-batches of a step, and the forward pass for logits.
+  // Two micro-batches of a step, of which one has a slice of logits more, and the forward pass for
+  // logits.
   const int64_t forward = 1 + 2 * config.layers, backward = 2 * config.layers + 1;
-  REQUIRE(first.all_reduces == 2 * (forward + 1 + backward) + forward);
-  REQUIRE(first.maxima == 2);
+  REQUIRE(first.all_reduces == 2 * (forward + 1 + backward) + 2 + forward);
+  REQUIRE(first.maxima == 3);
   const int64_t tokens = kRows * kSeqLen;
   REQUIRE(first.elements == tokens * ((forward + backward) * config.d_model + 4) +
                                 kSeqLen * forward * config.d_model);
