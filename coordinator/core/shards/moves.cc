@@ -256,7 +256,7 @@ void SwitchShards(State& s, Job& job) {
           absl::StrCat(batch.size(), " shards, ", bytes, ", have moved at version ", version));
     return;
   }
-  // Theirs begin at zero: nobody takes them for an average.
+  // Their moments begin at zero: no island takes them for an average.
   if (job.progress.averaged_version != kNoVersion) {
     job.EditProgress().averaged_version = kNoVersion;
   }
