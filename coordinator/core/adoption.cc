@@ -106,7 +106,7 @@ void ForgetRounds(Job& job, int64_t newest_round) {
   job.switches.clear();
   job.rounds.transfer_plans.clear();
   job.rounds.push_plan = PushPlan();
-  job.validate_by = kNever;
+  job.validating_since = kNever;
 }
 
 void TakeShards(State& s, Job& job, const WholeJob& whole, const Descriptions& by_server) {

@@ -62,14 +62,21 @@ void Start(State& s, Job& job) {
   s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", first, " makes the initial weights"));
 }
 
+// The time that is left to the last validation. No worker joins any more: without an island the
+// time for tasks, which none scores, is not waited for.
+Duration LastValidationLimit(const State& s, const Job& job) {
+  return job.spec().evaluation.empty() || job.occupied_islands() == 0
+             ? s.options.final_validation_limit
+             : s.options.final_evaluation_limit;
+}
+
 // True if the state changed.
 bool AdvanceFinishing(State& s, Job& job) {
   const ProgressRecord& progress = job.progress;
   if (!progress.validated_final) {
-    const Duration limit = job.spec().evaluation.empty() ? s.options.final_validation_limit
-                                                         : s.options.final_evaluation_limit;
-    if (job.validate_by == kNever) job.validate_by = s.now + limit;
-    const bool given_up = s.now >= job.validate_by;
+    if (job.validating_since == kNever) job.validating_since = s.now;
+    const Duration limit = LastValidationLimit(s, job);
+    const bool given_up = s.now >= job.validating_since + limit;
     if (progress.validate_version != kNoVersion && !given_up) {
       if (!progress.validators.empty() || job.occupied_islands() == 0) return false;
       ChooseValidators(s, job);
@@ -120,7 +127,7 @@ void ResumeFailed(State& s, Job& job) {
   ProgressRecord& progress = job.EditProgress();
   progress.initializer = -1;
   progress.validators.clear();
-  job.validate_by = kNever;
+  job.validating_since = kNever;
   job.rounds.fences_changed = true;
   for (auto& [server, link] : job.rounds.links) link.assigned = false;
   RetryServersNow(s, job);
@@ -344,7 +351,9 @@ Instant NextJobDeadline(const State& s, const Job& job) {
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
   if (!held) next = std::min(next, WindowDeadline(job, job.rounds));
   if (job.progress.state == JobState::kFinishing && !job.progress.validated_final) {
-    next = std::min(next, job.validate_by);
+    if (job.validating_since != kNever) {
+      next = std::min(next, job.validating_since + LastValidationLimit(s, job));
+    }
   }
   if (job.progress.state == JobState::kPreparing) {
     next = std::min({next, PreparingDeadline(s, job), GroupingDeadline(s, job)});

@@ -223,7 +223,7 @@ struct Job {
   std::map<IslandId, Instant> vacant_since;
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
   std::optional<FormerRates> former_rates;
-  Instant validate_by = kNever;  // the last validation times out
+  Instant validating_since = kNever;  // the last validation is waited for
   // Results of an island for the version to be validated that no other one has confirmed.
   std::map<IslandId, ValidationLoss> doubted_losses;
   // Leases of islands when their newest generations began.

@@ -124,6 +124,12 @@ void PlaySites(uint64_t first, uint64_t seeds) {
 TEST_CASE("a_push_lost_by_a_set_up_that_failed_later_is_withdrawn_after_the_next_one") {
   Play(706, 1, MovingOptions, "--moves ", {});
 }
+TEST_CASE("a_job_without_islands_does_not_wait_an_hour_for_scores_of_its_last_version") {
+  Play(337, 1, RandomOptions, "", {});
+}
+TEST_CASE("a_removed_job_whose_servers_hello_comes_twice_is_deleted_there") {
+  Play(604, 1, SitesOptions, "--sites ", {});
+}
 
 // 400 histories in all. The slow target more_seeds_test plays 3,200 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
