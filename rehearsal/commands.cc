@@ -353,7 +353,7 @@ void Worker::Do(const worker::Validate& action) {
          worker::ValidationDone{action.version, 1.0, sequences * world_.spec.data.sequence_length});
 }
 
-void Worker::Do(const worker::CaptureDelta& action) {
+void Worker::Do(const CaptureDelta& action) {
   world_.islands[island_].adopted_at = world_.islands[island_].steps;
   Finish(milliseconds(1), worker::DeltaCaptured{action.contribution});
   AfterInRun(milliseconds(1) + CopyTime(8),

@@ -281,8 +281,8 @@ class Worker : public Member {
   Duration CopyTime(double bytes_per_parameter) const;
   void CancelAll(std::vector<int64_t>& transfers);
   void SendShares(const Server& server, bool receives, double bytes, Timeline::Action done);
-  void PushPart(const worker::PushShards& action, const worker::ShardPart& part);
-  void PullPart(const worker::StartPull& action, const worker::ShardPart& part);
+  void PushPart(const PushShards& action, const ShardPart& part);
+  void PullPart(const StartPull& action, const ShardPart& part);
   void CheckPull(int64_t pull, int64_t transfers, int64_t seen);
   bool Wants(int64_t run_then, int64_t transfers_then) const {
     return alive() && run() == run_then && transfers_ == transfers_then;

@@ -58,7 +58,9 @@ void Worker::PushPart(const PushShards& action, const ShardPart& part) {
   const Encoding encoding = whole                         ? Encoding::kFloat32
                             : HasMoments(action.encoding) ? WithMoments(later)
                                                           : later;
-  const int64_t bytes = EncodedBytes(encoding, static_cast<int64_t>(world_.layer_parameters));
+  const double share = static_cast<double>(part.part().size()) / static_cast<double>(part.elements);
+  const int64_t bytes =
+      EncodedBytes(encoding, static_cast<int64_t>(share * world_.layer_parameters));
   const auto open = std::make_shared<bool>(true);
   const auto finish = [this, id, bytes, open, at = run(), transfers = transfers_](
                           ShardPushStatus status, const std::string& why) {

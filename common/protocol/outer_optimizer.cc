@@ -115,28 +115,39 @@ const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec) {
 
 bool HasSinglePushRounds(const OuterSpec& spec) { return GetOuterOptimizer(spec).single_pushes; }
 
-int64_t ServerBytesPerElement(const OuterSpec& spec) {
+int64_t ServerBytesPerElement(const JobSpec& spec) {
   auto bytes = static_cast<int64_t>(sizeof(float) * (1 + ListServerSlots(spec).size()));
   const auto add = [&](Encoding encoding) {
     bytes += (EncodedBytes(encoding, kQuantBlock) + kQuantBlock - 1) / kQuantBlock;
   };
   // Beside them the newest step and the averaged moments as they are pulled.
-  if (IsQuantized(spec.pull_encoding)) add(spec.pull_encoding);
-  if (spec.average_moments_steps > 0) add(Encoding::kMomentsAlone);
+  if (IsQuantized(spec.outer.pull_encoding)) add(spec.outer.pull_encoding);
+  if (spec.outer.average_moments_steps > 0) add(Encoding::kMomentsAlone);
   return bytes;
 }
 
-int64_t ServerPeakBytesPerElement(const OuterSpec& spec) {
-  const int64_t tensors = spec.contributes_to.empty() ? 1 : 2;
-  const int64_t moments = spec.average_moments_steps > 0 ? 2 : 0;  // staged with it
+int64_t ServerPeakBytesPerElement(const JobSpec& spec) {
+  const int64_t tensors = spec.outer.contributes_to.empty() ? 1 : 2;
+  const int64_t moments = spec.outer.average_moments_steps > 0 ? 2 : 0;  // staged with it
   return ServerBytesPerElement(spec) + tensors * static_cast<int64_t>(sizeof(float)) + moments;
 }
 
-std::vector<std::string> ListServerSlots(const OuterSpec& spec) {
-  std::vector<std::string> slots = GetOuterOptimizer(spec).slots;
-  if (spec.average_moments_steps > 0) slots.insert(slots.end(), {kRatioSlot, kSecondSlot});
-  if (IsQuantized(spec.pull_encoding)) slots.emplace_back(kServedSlot);
-  if (!spec.contributes_to.empty()) {
+bool KeepsAverage(const JobSpec& spec) {
+  return spec.inner.ema > 0 && spec.outer.contributes_to.empty();
+}
+
+size_t AverageSlotIndex(const JobSpec& spec) { return GetOuterOptimizer(spec.outer).slots.size(); }
+
+size_t RatioSlotIndex(const JobSpec& spec) {
+  return AverageSlotIndex(spec) + (KeepsAverage(spec) ? 1 : 0);
+}
+
+std::vector<std::string> ListServerSlots(const JobSpec& spec) {
+  std::vector<std::string> slots = GetOuterOptimizer(spec.outer).slots;
+  if (KeepsAverage(spec)) slots.emplace_back(kAverageSlot);
+  if (spec.outer.average_moments_steps > 0) slots.insert(slots.end(), {kRatioSlot, kSecondSlot});
+  if (IsQuantized(spec.outer.pull_encoding)) slots.emplace_back(kServedSlot);
+  if (!spec.outer.contributes_to.empty()) {
     slots.emplace_back(kBaseSlot);
     slots.emplace_back(kContributedSlot);
   }

@@ -50,10 +50,22 @@ OuterChoice WithDefaults(OuterChoice choice);
 // REQUIRES, of all below: ValidateOuterChoice(spec).
 const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
-// Lists the slots that a server keeps beside each parameter: the optimizer's slots, kRatioSlot and
-// kSecondSlot where moments are averaged, and last, where pulls are quantised, kServedSlot, or in
-// the job of a site's servers kBaseSlot and kContributedSlot.
-std::vector<std::string> ListServerSlots(const OuterSpec& spec);
+// Lists the slots that a server keeps beside each parameter: the optimizer's slots, kAverageSlot,
+// kRatioSlot and kSecondSlot where moments are averaged, and last, where pulls are quantised,
+// kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.
+std::vector<std::string> ListServerSlots(const JobSpec& spec);
+// The moving average (EMA) of the parameters. Servers keep it of the global model's versions, which
+// is what an export has: an average that owners keep of their island's parameters would be one of
+// several, cost device memory, and be lost with the island. A round in which the islands have made
+// n steps on the mean keeps decay^n of it, as if the parameters had been the new version's in all
+// of them: runs of other round lengths and numbers of islands average over the same tokens. It
+// stays when the job ends; of a shard that was lost it begins anew.
+inline constexpr char kAverageSlot[] = "average";
+bool KeepsAverage(const JobSpec& spec);
+// Its index; REQUIRES: KeepsAverage(spec).
+size_t AverageSlotIndex(const JobSpec& spec);
+// Index of kRatioSlot; kSecondSlot follows. REQUIRES: moments are averaged.
+size_t RatioSlotIndex(const JobSpec& spec);
 // The parameters as islands hold them, which differ from the server's by the rounding error of
 // quantised pulls so far (docs/decisions/quantised-pulls.md).
 inline constexpr char kServedSlot[] = "served";

@@ -159,6 +159,7 @@ void TakeNewest(Job& job, const WholeJob& whole) {
   progress.version = whole.ended ? whole.version : whole.version - 1;
   progress.tokens_committed = image.tokens_committed - (whole.ended ? 0 : image.tokens);
   progress.round = image.round;
+  progress.averaged_version = image.averaged_version;
   progress.rounds_since = progress.steps_since = progress.masked_since = 0;
   progress.loss_since = 0;
   progress.steps_between_pushes = 0;
@@ -205,19 +206,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
       kGenerationsSkipped;
   progress.initializer = -1;
   ForgetValidation(progress);
-  if (whole->newest != nullptr) {
-    job.rounds.EditDecision(image.round) = DecisionFrom(job.id(), *whole->newest);
-    // FinishRound takes the newest as soon as all servers have applied it.
-    RoundsProgress& rounds = job.rounds.EditProgress();
-    rounds = {.version = whole->ended ? whole->version : whole->version - 1,
-              .tokens_committed = image.tokens_committed - (whole->ended ? 0 : image.tokens),
-              .round = image.round,
-              .averaged_version = image.averaged_version,
-              .skipped_sequences = rounds.skipped_sequences};  // servers do not know it
-    progress.validated_version = image.validated_version;
-    progress.validation_loss = image.validation_loss;
-    progress.first_validation_loss = image.first_validation_loss;
-  }
+  if (whole->newest != nullptr) TakeNewest(job, *whole);
   VacateIslands(s, job, image, reason);
   DropUndecided(s, job, by_server, whole->newest);
   const JobState before = progress.state;
@@ -315,7 +304,7 @@ JobImage BuildJobImage(const Job& job, const DecisionRecord& decision) {
   image.validation_loss = job.progress.validation_loss;
   image.first_validation_loss = job.progress.first_validation_loss;
   image.averaged_version =
-      decision.step.averages_moments ? decision.version : job.rounds.progress.averaged_version;
+      decision.step.averages_moments ? decision.version : job.progress.averaged_version;
   for (const auto& [id, island] : job.islands) {
     IslandAccount account{
         id, island.worker, island.rounds_accepted, island.rounds_rejected, island.tokens_committed,

@@ -66,7 +66,7 @@ int64_t Job::StagedBytes(const NodeId& server) const {
   const OuterSpec& outer = spec().outer;
   const Encoding later =
       outer.average_moments_steps > 0 ? WithMoments(outer.push_encoding) : outer.push_encoding;
-  const Encoding encoding = rounds.progress.version == kNoVersion ? Encoding::kFloat32 : later;
+  const Encoding encoding = progress.version == kNoVersion ? Encoding::kFloat32 : later;
   const auto [known, is_new] = replicas().staged_bytes.try_emplace({server, encoding}, 0);
   if (!is_new) return known->second;
   for (const ShardId shard : ShardsOn(server)) {

@@ -261,10 +261,7 @@ class JobState {
   bool averages_moments() const {
     return assignment_.definition.spec.outer.average_moments_steps > 0;
   }
-  // The slots that follow the optimizer's.
-  size_t ratio_slot() const {
-    return GetOuterOptimizer(assignment_.definition.spec.outer).slots.size();
-  }
+  size_t ratio_slot() const { return RatioSlotIndex(assignment_.definition.spec); }
   void AverageShard(Shard& shard, const CommittedRecord& round);
   bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;

@@ -178,6 +178,9 @@ absl::Status JobState::CheckStep(const CommittedRecord& record) const {
         absl::StrCat("round ", record.version, " of job ", job_, ": ", args...));
   };
   if (!std::isfinite(record.step.learning_rate)) return bad("its outer rate is not finite");
+  if (!(record.step.average_keep >= 0 && record.step.average_keep <= 1)) {
+    return bad("it keeps ", record.step.average_keep, " of the moving average");
+  }
   if (record.step.averages_moments && (!averages_moments() || record.version == 0)) {
     return bad("it averages moments, of which there are none");
   }

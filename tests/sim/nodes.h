@@ -287,7 +287,7 @@ class WorkerNode : public Member {
   void CheckWhole(const char* when);
   void Remember(const IslandState& state);
   void CheckMoments(std::span<const float> pushed, std::span<const float> captured);
-  void CheckDelta(const worker::CaptureDelta& action, const JobId& job, const LayerValues& theta);
+  void CheckDelta(const CaptureDelta& action, const JobId& job, const LayerValues& theta);
   LayerValues OfOwners(OuterKind kind);
 
   const double slowness_;
@@ -300,7 +300,7 @@ class WorkerNode : public Member {
   bool follower_runs_ = false;
   worker::Action command_;               // the newest
   std::optional<LayerValues> addition_;  // of an adoption, before it
-  worker::CaptureDelta capture_;         // the newest, and the parameters then
+  CaptureDelta capture_;                 // the newest, and the parameters then
   LayerValues captured_theta_, captured_moment_;
   JobId job_;  // of spec_
   JobSpec spec_;

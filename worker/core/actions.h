@@ -225,20 +225,6 @@ struct TrainStep {
   double learning_rate = 0;
   double norm_limit = 0;  // skipped, if the gradient's norm is larger or not finite; 0: no limit
 };
-// delta <- theta_base - theta (for base kNoVersion: delta <- theta), theta_push <- theta, and of an
-// encoding that has them the optimizer's moments:
-// DeltaCaptured as soon as the next step can begin, DeltaReady when the pseudo-gradient is there.
-// Both stay until the next Adopted. With a quantised encoding these shards' bytes are made then,
-// once, of delta + residual, and the rounding error becomes the residual; a capture that fails, at
-// once or later, leaves the residual as it was.
-struct CaptureDelta {
-  ContributionId contribution;
-  Encoding encoding = Encoding::kFloat32;
-  // With fragments, the shards of the fragment's layers; nothing is captured of other layers.
-  // Empty: all layers. Shards of all layers are named where the
-  // encoding is quantised.
-  std::vector<ShardPlacement> shards;
-};
 // The way to adopt, with b = outer.fragment_blend. Layers that were not pulled do not change.
 enum class AdoptMode {
   kReplace,  // theta <- theta_v, theta_base <- theta_v
@@ -304,38 +290,6 @@ struct ReleaseJob {
   bool removed = false;
 };
 
-// Some elements of a shard, and which member pushes them.
-struct ShardPart : ShardPlacement {
-  int64_t part_begin = 0;     // within the shard
-  int64_t part_elements = 0;  // 0: the whole shard
-  NodeId sender;              // empty: this worker
-
-  ElementRange part() const {
-    return part_elements == 0 ? ElementRange{0, elements}
-                              : ElementRange{part_begin, part_begin + part_elements};
-  }
-};
-// Pull all these shards at exactly `version`, in this order: one PullDone or PullFailed. At most
-// one pull is going on.
-struct StartPull {
-  JobId job;
-  int64_t pull = 0;  // number of this pull; the answer repeats it
-  Version version = kNoVersion;
-  std::vector<ShardPart> shards;
-  Encoding encoding = Encoding::kFloat32;  // of the newest step of a layer, where theta_base has
-                                           // the one before it; else layers come in full
-  int64_t fragments = 1;                   // of the job
-  bool moments = false;                    // pull the averaged ones, too
-};
-// Push these parts of the pseudo-gradient, each sender its own in this order: one PushShardDone for
-// each. Where IsFill(base version) they are theta_base's, and its owners share them out: each has a
-// PushShardDone for what it sends. The same part may be requested again after it failed.
-struct PushShards {
-  JobId job;
-  ContributionId contribution;
-  Encoding encoding = Encoding::kFloat32;
-  std::vector<ShardPart> shards;
-};
 inline PushId MakePushId(const PushShards& push, const ShardPart& part) {
   const ContributionId& c = push.contribution;
   return {push.job,       c.island,   c.generation,    c.incarnation,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/protocol/fragments.h"
+#include "common/protocol/learning_rate.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/mark_file.h"
 #include "worker/core/impl.h"

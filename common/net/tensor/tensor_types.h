@@ -38,8 +38,10 @@ struct PullRequest {
 // PullRequest::slot. The parameters as islands hold them; as the server has them, which differ
 // where pulls are quantised; and the step that made this version of the former of the one before,
 // as it is encoded. Its "elements" are words of 4 bytes of that encoding (EncodedWords), never
-// converted; and in such words the averaged moments, as Encoding::kMomentsAlone.
-inline constexpr int32_t kPullServed = 0, kPullTheta = -1, kPullStep = -2, kPullMoments = -3;
+// converted; and in such words the averaged moments, as Encoding::kMomentsAlone. kPullAverage: the
+// moving average of the parameters.
+inline constexpr int32_t kPullServed = 0, kPullTheta = -1, kPullStep = -2, kPullAverage = -3,
+                         kPullMoments = -4;
 
 inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
   return (EncodedBytes(encoding, elements) + 3) / 4;

@@ -79,8 +79,8 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
         island.outcome->version <= job.progress.version ? island.outcome : before.order.outcome;
   }
   order.steps_this_round = island.steps_this_round;
-  order.tokens_committed = job.rounds.progress.tokens_committed;
-  order.averaged_version = job.rounds.progress.averaged_version;
+  order.tokens_committed = job.progress.tokens_committed;
+  order.averaged_version = job.progress.averaged_version;
   order.moments_version = GetMomentsVersion(job);
   order.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;

@@ -127,7 +127,7 @@ int64_t GetStepsPerRound(const Job& job) {
 Version GetMomentsVersion(const Job& job) {
   const int64_t rounds = CountMomentsRounds(job.spec().outer, GetStepsPerRound(job));
   if (rounds == 0) return kNoVersion;
-  return std::max<Version>(0, job.rounds.progress.averaged_version) + rounds;
+  return std::max<Version>(0, job.progress.averaged_version) + rounds;
 }
 
 int64_t ScheduledRounds(const Job& job, int64_t every) {

@@ -80,8 +80,8 @@ absl::Status IslandLeader::Do(const CaptureDelta& command) {
   const bool moments = HasMoments(command.encoding);
   const bool of_snapshot = HaveAll(taken) && !moments;
   if (!of_snapshot) ATOLL_RETURN_IF_ERROR(AllDo({.body = CaptureCall{command.shards, moments}}));
-  const GroupFrame make{
-      .body = MakeDeltaCall{command.contribution, command.encoding, command.shards, of_snapshot}};
+  CaptureDelta call = command;
+  call.of_snapshot = of_snapshot;
   stepped_ = false;
   hooks_.post(DeltaCaptured{command.contribution});
   capture_.going = true;

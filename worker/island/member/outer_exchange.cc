@@ -319,21 +319,11 @@ absl::Status OuterExchange::ReadForDelta(OuterState& outer,
 
 absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target,
                                        std::span<const float> values) {
-  const std::span<float> same(const_cast<float*>(values.data()), values.size());
-  switch (target) {
-    case OuterTarget::kNothing:
-      return absl::OkStatus();
-    case OuterTarget::kParameters:
-      return layers_->SetShard(held.shard, {same, {}, {}});
-    case OuterTarget::kAddition:
-      return layers_->SetAddition(held.shard, values);
-    case OuterTarget::kFirstMoment:
-      return layers_->SetShard(held.shard, {{}, same, {}});
-    case OuterTarget::kSecondMoment:
-      return layers_->SetShard(held.shard, {{}, {}, same});
-    case OuterTarget::kAdded:
-      break;
+  if (target == OuterTarget::kAddition) {
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, member_->OpenEngine());
+    return engine->SetAddition(held.shard, values);
   }
+  if (target == OuterTarget::kNothing) return absl::OkStatus();
   // Again for each shard: a step, or a save, may have come between two of them.
   member_->log().Change([](ReplayLog& log) { log.Changed(); });
   std::span<float> set(const_cast<float*>(values.data()), values.size());
@@ -345,6 +335,8 @@ absl::Status OuterExchange::SetDevices(const HeldLayer& held, OuterTarget target
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
     set = sum;
   }
+  if (target == OuterTarget::kFirstMoment) return layers_->SetShard(held.shard, {{}, set, {}});
+  if (target == OuterTarget::kSecondMoment) return layers_->SetShard(held.shard, {{}, {}, set});
   return layers_->SetShard(held.shard, {set, {}, {}});
 }
 

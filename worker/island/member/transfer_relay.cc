@@ -158,10 +158,7 @@ void TransferRelay::Pull(const StartPull& order) {
                 outer->pulled_moments());
       continue;
     }
-    member_->calls().Notify(batch.first,
-                            {.body = PullCall{message.job, message.pull, message.version,
-                                              ToTransferParts(message.shards), message.encoding,
-                                              message.fragments, batch.second, message.moments}});
+    member_->calls().Notify(batch.first, {.body = message});
     if (member_->link().IsLost(batch.first)) OnLost(batch.first);
   }
 }
@@ -284,9 +281,7 @@ void TransferRelay::Serve(const PushShards& push) {
   }
 }
 
-void TransferRelay::Serve(const NodeId& leader, const PullCall& call) {
-  StartPull pull{call.job,      call.pull,      call.version, ToShardParts(call.parts),
-                 call.encoding, call.fragments, call.moments};
+void TransferRelay::Serve(const NodeId& leader, StartPull pull) {
   {
     const std::lock_guard lock(mutex_);
     pulls_served_[next_served_] = {leader, pull.pull, pull.batch};
