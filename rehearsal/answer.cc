@@ -11,6 +11,8 @@
 namespace atl::rehearsal {
 namespace {
 
+constexpr int64_t kMostTurns = 500;  // of steps between the pushes of a bound's islands
+
 double SecondsAToken(const RunResult& run) {
   return Seconds(run.took) / static_cast<double>(std::max<int64_t>(1, run.tokens));
 }
@@ -20,6 +22,15 @@ double SecondsAToken(const RunResult& run) {
 absl::StatusOr<RunResult> PlayBound(const Scene& scene, Searches& searches, Duration until) {
   Scene free = scene;
   free.free_links = true;
+  // Measured links that take no time would choose rounds of one step, whose decisions add up.
+  OuterSpec& outer = free.spec.outer;
+  if (outer.steps_per_round == 0) {
+    constexpr int64_t kRounds = 64;
+    const InnerSpec& inner = free.spec.inner;
+    const int64_t step = inner.batch_sequences * free.spec.data.sequence_length;
+    const int64_t turns = free.spec.schedule.train_tokens / step / kRounds / outer.fragments;
+    outer.steps_per_round = outer.fragments * std::clamp<int64_t>(turns, 1, kMostTurns);
+  }
   return Play(free, searches, {}, until, 0);
 }
 
