@@ -15,6 +15,7 @@ import lint_assertions
 import lint_commands
 import lint_docs
 import lint_limits
+import lint_names
 import lint_size
 import lint_words
 import metrics_reference
@@ -178,6 +179,7 @@ def main():
     findings = [finding for path in paths for finding in check_file(path)]
     findings += list(check_folders(paths))
     findings += list(check_rooms(paths))
+    findings += list(lint_names.check(paths))
     findings += list(check_format(paths))
     findings += list(lint_docs.check())
     findings += list(lint_assertions.check())

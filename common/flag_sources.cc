@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/nearest.h"
+#include "common/proxy.h"
 #include "common/toml.h"
 
 namespace atl {
@@ -112,6 +113,7 @@ absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
 
 void ParseFlags(CLI::App& app, int argc, const char* const* argv,
                 const std::string& default_config) {
+  PrepareProxyVariables();
   std::vector<std::string> given(argv + 1, argv + argc);
   std::string path = default_config, text;
   if (!default_config.empty()) {

@@ -31,6 +31,7 @@ absl::StatusOr<std::vector<std::string>> FlagsFromElsewhere(
 // Parses all of them, and of commands' flags what the environment has (ATOLL_SUBMIT_WATCH=true for
 // `submit --watch`). Adds --config FILE (or ATOLL_CONFIG), which is read instead of
 // `default_config`; that one need not be there. Empty: no file is read and the flag is not added.
+// Every program begins here: the variables of its proxy are prepared too (proxy.h).
 void ParseFlags(CLI::App& app, int argc, const char* const* argv,
                 const std::string& default_config);
 

@@ -432,7 +432,7 @@ class ClientService::Impl {
         return stream->End(
             grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls that watch"));
       }
-      watchers_.Add(interval, [stream, send, access, reads = ReadWatch()](Instant at) mutable {
+      watchers_.Add(interval, [stream, send, access, reads = ViewWatch()](Instant at) mutable {
         const Verdict verdict = access->Check();
         if (!verdict.ok()) stream->End(ToGrpc(ToStatus(verdict)));
         const bool idle = stream->idle();

@@ -47,13 +47,13 @@ void Flip(const std::string& path, size_t at) {
 }
 
 TEST_CASE("a second coordinator on the same folder is refused") {
-  Folder folder;
+  StoreFolder folder;
   const auto first = MustOpen(folder.path);
   REQUIRE(OpenFault(folder.path).find("runs on it; give every process") != std::string::npos);
 }
 
 TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
-  Folder folder;
+  StoreFolder folder;
   SECTION("not a database") {
     MustOpen(folder.path).reset();
     std::ofstream(folder.path + "/coordinator.db") << std::string(8192, 'x');
@@ -81,7 +81,7 @@ TEST_CASE("foreign, newer and damaged files are refused and left as they are") {
 }
 
 // A copy of a store as a power cut would leave it, with one byte changed.
-std::string Copy(const Folder& folder, const std::string& file, size_t at) {
+std::string Copy(const StoreFolder& folder, const std::string& file, size_t at) {
   const std::string copy = folder.path + "-copy";
   std::filesystem::remove_all(copy);
   std::filesystem::copy(folder.path, copy);
@@ -91,7 +91,7 @@ std::string Copy(const Folder& folder, const std::string& file, size_t at) {
 }
 
 TEST_CASE("flipped_byte_in_any_file_is_refused_by_name_or_changes_no_record") {
-  Folder folder;
+  StoreFolder folder;
   const auto records = Sorted(OneOfEach());
   const std::string file =
       GENERATE(std::string("coordinator.db"), std::string("coordinator.db-wal"));
@@ -117,7 +117,7 @@ TEST_CASE("flipped_byte_in_any_file_is_refused_by_name_or_changes_no_record") {
 }
 
 TEST_CASE("refused_write_ahead_log_stays_as_it_is") {
-  Folder folder;
+  StoreFolder folder;
   const auto store = MustOpen(folder.path);
   for (int64_t epoch = 1; epoch < 9; ++epoch) REQUIRE(store->Apply({{EpochRecord{epoch}}}, 0).ok());
   const std::string copy = Copy(folder, "coordinator.db-wal", 5000);
@@ -131,7 +131,7 @@ TEST_CASE("refused_write_ahead_log_stays_as_it_is") {
 }
 
 TEST_CASE("lost_or_older_database_is_noticed") {
-  Folder folder;
+  StoreFolder folder;
   auto store = MustOpen(folder.path);
   REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
   const std::string older = Copy(folder, "", 0);
@@ -149,7 +149,7 @@ TEST_CASE("lost_or_older_database_is_noticed") {
 }
 
 TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing") {
-  Folder folder;
+  StoreFolder folder;
   REQUIRE(MustOpen(folder.path)->Apply({{EventRecord{1, "a", Severity::kInfo, "one"}}}, 7).ok());
   Sql(folder.path, "UPDATE log SET text='two'");
   CHECK(MustOpen(folder.path)->ReadLog({.job = "a"}, 10).value()[0].event.text ==
@@ -157,7 +157,7 @@ TEST_CASE("damaged_line_of_the_log_is_marked_and_stops_nothing") {
 }
 
 TEST_CASE("database_that_was_deleted_under_the_store_takes_no_changes") {
-  Folder folder;
+  StoreFolder folder;
   auto store = MustOpen(folder.path);
   REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
   std::filesystem::remove(folder.path + "/coordinator.db");
@@ -165,7 +165,7 @@ TEST_CASE("database_that_was_deleted_under_the_store_takes_no_changes") {
 }
 
 TEST_CASE("backup_of_a_running_store_is_restored_with_an_epoch_of_its_own") {
-  Folder folder;
+  StoreFolder folder;
   auto store = MustOpen(folder.path);
   auto records = OneOfEach();
   REQUIRE(store->Apply(Puts(records), 0).ok());
@@ -222,7 +222,7 @@ TEST_CASE("backup_of_a_running_store_is_restored_with_an_epoch_of_its_own") {
 }
 
 TEST_CASE("a full disk is said clearly, and nothing of the transaction happened") {
-  Folder folder;
+  StoreFolder folder;
   auto store = OpenSqliteStore(folder.path, /*max_pages=*/20).value();
   REQUIRE(store->Apply({{EpochRecord{1}}}, 0).ok());
   const std::string big(200'000, 'x');
@@ -234,7 +234,7 @@ TEST_CASE("a full disk is said clearly, and nothing of the transaction happened"
 }
 
 TEST_CASE("log_keeps_its_newest_lines_whatever_their_numbers") {
-  Folder folder;
+  StoreFolder folder;
   auto store = MustOpen(folder.path);
   constexpr int64_t kLines = kLogLinesKept + 10'000;
   for (int64_t line = 0; line < kLines;) {
@@ -274,7 +274,7 @@ TEST_CASE("no damaged bytes crash the record decoder") {
 }
 
 TEST_CASE("store_is_not_said_to_be_deleted_where_no_descriptor_is_left") {
-  Folder folder;
+  StoreFolder folder;
   const auto store = MustOpen(folder.path);
   REQUIRE(store->Apply({{EventRecord{1, "", Severity::kInfo, "one"}}}, 1).ok());
   for (const char* call : {"open", "stat"}) {
@@ -288,7 +288,7 @@ TEST_CASE("store_is_not_said_to_be_deleted_where_no_descriptor_is_left") {
 }
 
 TEST_CASE("store_that_cannot_be_read_is_not_opened_without_its_records") {
-  Folder folder;
+  StoreFolder folder;
   MustOpen(folder.path)->Apply({{EventRecord{1, "", Severity::kInfo, "one"}}}, 1).IgnoreError();
   for (const int error : {EIO, EMFILE}) {
     for (long at = 1;; ++at) {

@@ -24,7 +24,7 @@ class OnSqlite {
   }
 
  private:
-  Folder folder_;
+  StoreFolder folder_;
 };
 
 class OnEtcd {
@@ -47,7 +47,7 @@ class OnEtcd {
     return server;
   }
   const std::string url_ = Server().FreshUrl();
-  Folder folder_;
+  StoreFolder folder_;
 };
 
 // A record of about this many bytes.
@@ -147,7 +147,7 @@ TEMPLATE_TEST_CASE("step_of_many_and_of_long_records_is_stored_whole", "", OnSql
 TEMPLATE_TEST_CASE("backup_fills_a_store_of_either_kind_with_an_epoch_of_its_own", "", OnSqlite,
                    OnEtcd) {
   TestType on;
-  Folder folder;
+  StoreFolder folder;
   const std::string file = folder.path + "-backup", scratch = folder.path + "-scratch";
   auto store = on.Open();
   const auto records = OneOfEach();

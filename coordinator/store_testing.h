@@ -15,9 +15,9 @@
 namespace atl {
 
 // A fresh folder that goes with the test.
-class Folder {
+class StoreFolder {
  public:
-  Folder() {
+  StoreFolder() {
     std::string name = absl::StrCat(std::getenv("TEST_TMPDIR"), "/store-XXXXXX");
     REQUIRE(mkdtemp(name.data()) != nullptr);
     path = name + "/state";

@@ -8,7 +8,7 @@ namespace {
 // Views are never read into structs again: what a reader would refuse is shown all the same.
 template <class Plain, class Wire>
 Wire* Show(const Plain& plain, Wire* wire) {
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, plain, *wire);
   return wire;
 }

@@ -54,7 +54,7 @@ class WatchStream : public SendingStream<grpc::ServerWriteReactor<M>, M> {
 
 // Watches whether a caller reads. A caller that has left a message unread for a long time gets no
 // further ones, and takes a slot from others that would read.
-class ReadWatch {
+class ViewWatch {
  public:
   static constexpr Duration kLongest = std::chrono::minutes(2);
 

@@ -98,7 +98,7 @@ TEST_CASE("streams_that_have_ended_are_polled_no_more") {
 }
 
 TEST_CASE("a_caller_that_reads_nothing_for_two_minutes_is_to_end") {
-  ReadWatch reads;
+  ViewWatch reads;
   CHECK_FALSE(reads.IsOver(kBegin, false));  // the first message is on its way
   CHECK_FALSE(reads.IsOver(kBegin + 119'000 * kMs, false));
   CHECK_FALSE(reads.IsOver(kBegin + 120'000 * kMs, true));  // slow, but it reads

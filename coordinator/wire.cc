@@ -35,7 +35,7 @@ void RecordFields(V& v, Variant& record, v1::stored::Record& m) {
 
 absl::StatusOr<std::string> EncodeRecord(const StoreRecord& record) {
   v1::stored::Record wire;
-  Encoder encoder;
+  MessageWriter encoder;
   RecordFields(encoder, record, wire);
   ATOLL_CHECK(wire.record_case() != v1::stored::Record::RECORD_NOT_SET);
   if (encoder.status().ok()) return wire.SerializeAsString();
@@ -51,7 +51,7 @@ absl::StatusOr<StoreRecord> DecodeRecord(absl::string_view bytes) {
     return absl::DataLossError("not a record");
   }
   StoreRecord record;
-  Decoder decoder;
+  MessageReader decoder;
   RecordFields(decoder, record, wire);
   ATOLL_RETURN_IF_ERROR(decoder.status());
   return record;

@@ -67,7 +67,7 @@ DeviceProfile MakeProfile(const Task& task, const std::string& device, double sp
   return profile;
 }
 
-LinkLookup MakeLinkLookup(const Setting& setting) {
+LinkLookup MakeLinkLookup(const IslandSetting& setting) {
   return [setting](const std::string& from, const std::string& to) -> SharedLink {
     const std::string& a = setting.sites[WorkerIndex(from)];
     const std::string& b = setting.sites[WorkerIndex(to)];
@@ -77,7 +77,7 @@ LinkLookup MakeLinkLookup(const Setting& setting) {
 
 }  // namespace
 
-PlanRequest MakePlanRequest(const Setting& setting, const Task& task) {
+PlanRequest MakePlanRequest(const IslandSetting& setting, const Task& task) {
   PlanRequest request;
   request.spec.name = "emulated";
   request.spec.model = request.facts.model = Shape(task);
@@ -107,7 +107,7 @@ PlanRequest MakePlanRequest(const Setting& setting, const Task& task) {
   return request;
 }
 
-double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& plan) {
+double WorkSeconds(const IslandSetting& setting, const Task& task, const IslandPlan& plan) {
   double seconds = 0;
   for (const PlanReplica& replica : plan.replicas) {
     for (const PlanStage& stage : replica.stages) {
@@ -125,7 +125,7 @@ double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& p
   return seconds;
 }
 
-EmulatedIsland::EmulatedIsland(const Setting& setting, const Task& task, const IslandPlan& plan)
+EmulatedIsland::EmulatedIsland(const IslandSetting& setting, const Task& task, const IslandPlan& plan)
     : task_(task),
       transport_(MakeLinkLookup(setting), int64_t{1} << 30),
       communicators_(std::make_unique<worker::LocalCommunicators>(kTimeout)) {

@@ -18,7 +18,7 @@ namespace atl::bench {
 
 // A cluster: which site each worker is in and how fast its device is, and the link between sites,
 // one for each direction. Within a site messages arrive at once.
-struct Setting {
+struct IslandSetting {
   std::string name;
   std::vector<std::string> sites;  // by worker: w0, w1, ...
   std::vector<double> speeds;      // 1: times as below
@@ -33,10 +33,10 @@ struct Task {
   Duration block = std::chrono::milliseconds(2);
 };
 
-PlanRequest MakePlanRequest(const Setting& setting, const Task& task);
+PlanRequest MakePlanRequest(const IslandSetting& setting, const Task& task);
 
 // Returns what all devices together compute in a step of this plan.
-double WorkSeconds(const Setting& setting, const Task& task, const IslandPlan& plan);
+double WorkSeconds(const IslandSetting& setting, const Task& task, const IslandPlan& plan);
 
 // Measured of one step.
 struct Measured {
@@ -46,7 +46,7 @@ struct Measured {
 
 class EmulatedIsland {
  public:
-  EmulatedIsland(const Setting& setting, const Task& task, const IslandPlan& plan);
+  EmulatedIsland(const IslandSetting& setting, const Task& task, const IslandPlan& plan);
   ~EmulatedIsland();
 
   Measured Step();

@@ -37,7 +37,7 @@ struct Case {
   double error() const { return measured_s / predicted_s - 1; }
 };
 
-Case PlanCase(const Setting& setting, const Task& task, const LayoutSpec& layout,
+Case PlanCase(const IslandSetting& setting, const Task& task, const LayoutSpec& layout,
               const std::string& name) {
   PlanRequest request = MakePlanRequest(setting, task);
   request.spec.layout = layout;
@@ -65,7 +65,7 @@ LayoutSpec Pipeline(int stages, const std::string& schedule, int replicas = 1) {
 constexpr int kUncounted = 3;
 
 // All cases take turns, `rounds` times after those that do not count; medians.
-void Run(const Setting& setting, const Task& task, int rounds, std::vector<Case>& cases) {
+void Run(const IslandSetting& setting, const Task& task, int rounds, std::vector<Case>& cases) {
   std::vector<std::unique_ptr<EmulatedIsland>> islands;
   for (const Case& each : cases) {
     islands.push_back(std::make_unique<EmulatedIsland>(setting, task, each.plan));
@@ -85,7 +85,7 @@ void Run(const Setting& setting, const Task& task, int rounds, std::vector<Case>
   }
 }
 
-void Print(const Setting& setting, const std::vector<Case>& cases) {
+void Print(const IslandSetting& setting, const std::vector<Case>& cases) {
   std::printf("\n%s\n%-34s %9s %9s %7s %8s %8s\n", setting.name.c_str(), "layout", "plan ms",
               "real ms", "error", "bubble", "real");
   for (const Case& each : cases) {
@@ -106,7 +106,7 @@ struct Found {
 
 const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
 
-Setting TwoSites(double mbit_per_s, double latency_ms, std::vector<double> speeds = {1, 1, 1, 1}) {
+IslandSetting TwoSites(double mbit_per_s, double latency_ms, std::vector<double> speeds = {1, 1, 1, 1}) {
   return {absl::StrFormat("2 sites of 2 devices, %.0f Mbit/s, %.0f ms", mbit_per_s, latency_ms),
           kTwoSites,
           std::move(speeds),
@@ -116,7 +116,7 @@ Setting TwoSites(double mbit_per_s, double latency_ms, std::vector<double> speed
 void Schedules(int rounds, Found& found) {
   for (const double mbit : {100.0, 500.0, 1000.0}) {
     for (const double ms : {1.0, 20.0}) {
-      const Setting setting = TwoSites(mbit, ms);
+      const IslandSetting setting = TwoSites(mbit, ms);
       const Task task;
       std::vector<Case> cases;
       for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "compact-zb", "best"}) {
@@ -140,7 +140,7 @@ void Schedules(int rounds, Found& found) {
 
 void OtherLayouts(int rounds, Found& found) {
   const Task task;
-  for (const Setting& setting : {TwoSites(100, 20), TwoSites(1000, 1, {1, 1, 2, 2})}) {
+  for (const IslandSetting& setting : {TwoSites(100, 20), TwoSites(1000, 1, {1, 1, 2, 2})}) {
     std::vector<Case> cases;
     cases.push_back(PlanCase(setting, task, Pipeline(2, "zb-h2"), "2 stages, zb-h2"));
     cases.push_back(PlanCase(setting, task, Pipeline(3, "jeeves"), "3 stages, jeeves"));
@@ -149,7 +149,7 @@ void OtherLayouts(int rounds, Found& found) {
     cases.push_back(PlanCase(setting, task, Pipeline(4, "interleaved"), "4 devices, interleaved"));
     cases.push_back(PlanCase(setting, task, {}, "as the planner likes"));
     Run(setting, task, rounds, cases);
-    Setting named = setting;
+    IslandSetting named = setting;
     if (setting.speeds[3] != 1) absl::StrAppend(&named.name, ", speeds 1:1:2:2");
     Print(named, cases);
     found.all.insert(found.all.end(), cases.begin(), cases.end());
@@ -157,7 +157,7 @@ void OtherLayouts(int rounds, Found& found) {
 }
 
 // Equal layers, equal stages, equal samples: the best that a planner for equal devices finds.
-Case Uniform(const Setting& setting, const Task& task) {
+Case Uniform(const IslandSetting& setting, const Task& task) {
   const PlanRequest request = MakePlanRequest(setting, task);
   const auto input = MakePlanningInput(request);
   ATOLL_CHECK(input.ok(), input.status().ToString());
@@ -182,7 +182,7 @@ Case Uniform(const Setting& setting, const Task& task) {
 
 void Heterogeneous(int rounds, Found& found) {
   const Task task;
-  Setting setting = TwoSites(1000, 1, {1, 2, 2, 4});
+  IslandSetting setting = TwoSites(1000, 1, {1, 2, 2, 4});
   setting.sites = {"a", "a", "a", "a"};
   setting.name = "1 site, devices of speed 1:2:2:4";
   std::vector<Case> cases = {Uniform(setting, task), PlanCase(setting, task, {}, "planned")};
@@ -233,7 +233,7 @@ void MeasureSharedLink(int rounds, Found& found) {
   for (const int replicas : {2, 4}) {
     Task task;
     task.batch = 8 * replicas;
-    Setting setting = TwoSites(100, 20);
+    IslandSetting setting = TwoSites(100, 20);
     setting.sites.clear();
     for (int w = 0; w < 2 * replicas; ++w) setting.sites.push_back(w < replicas ? "a" : "b");
     setting.speeds.assign(setting.sites.size(), 1);

@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<LinkClient>> LinkClient::Create(ZmqContext& conte
                                                                const KeyPair& own,
                                                                const std::string& server_key,
                                                                std::function<void()> wake) {
-  std::unique_ptr<LinkClient> client(new LinkClient(own, server_key, std::move(wake)));
+  std::unique_ptr<LinkClient> client(new LinkClient(context, own, server_key, std::move(wake)));
   ATOLL_ASSIGN_OR_RETURN(client->dealer_, context.MakeTensorSocket(ZMQ_DEALER));
   ATOLL_ASSIGN_OR_RETURN(client->watch_, WatchConnection(context, client->dealer_));
   return client;
@@ -113,7 +113,8 @@ LinkClient::~LinkClient() {
 
 absl::Status LinkClient::Connect(const std::string& endpoint) {
   endpoint_ = endpoint;
-  if (zmq_connect(dealer_.use(), endpoint.c_str()) == 0) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(route_, tunnels_.Route(endpoint));
+  if (zmq_connect(dealer_.use(), route_.c_str()) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(endpoint, ": ", zmq_strerror(zmq_errno())));
 }
 
@@ -121,7 +122,7 @@ absl::Status LinkClient::ConnectAgain(Instant now) {
   if (!connect_at_ || now < *connect_at_) return absl::OkStatus();
   connect_at_ = now + kConnectAgainDelay;
   EndSession();
-  zmq_disconnect(dealer_.use(), endpoint_.c_str());
+  zmq_disconnect(dealer_.use(), route_.c_str());
   return Connect(endpoint_);
 }
 

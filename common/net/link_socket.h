@@ -55,8 +55,12 @@ class LinkClient {
   void* socket() { return dealer_.use(); }  // for zmq_poll
 
  private:
-  LinkClient(const KeyPair& own, std::string server_key, std::function<void()> wake)
-      : own_(own), server_key_(std::move(server_key)), wake_(std::move(wake)) {}
+  LinkClient(ZmqContext& context, const KeyPair& own, std::string server_key,
+             std::function<void()> wake)
+      : tunnels_(context.tunnels()),
+        own_(own),
+        server_key_(std::move(server_key)),
+        wake_(std::move(wake)) {}
   bool keyed() const { return !server_key_.empty(); }
   std::optional<ConnectionEvent> NextEvent(Instant now, int* descriptor);
   void EndSession();
@@ -64,10 +68,11 @@ class LinkClient {
   std::optional<ConnectionEvent> AwaitWelcome(Instant now);
   bool TakeSealed(std::vector<Message>& parts, LinkFrame* in);
 
+  ProxyTunnels& tunnels_;
   const KeyPair own_;
   const std::string server_key_;
   const std::function<void()> wake_;
-  std::string endpoint_;
+  std::string endpoint_, route_;  // where it is, and where this end connects
   Socket dealer_;
   SocketMonitor watch_;
   bool up_ = false;

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "common/net/proxy_tunnels.h"
 #include "common/status.h"
 
 namespace atl {
@@ -105,9 +106,12 @@ class ZmqContext {
   // A socket with the limits of tensor links set.
   absl::StatusOr<Socket> MakeTensorSocket(int type);
   absl::StatusOr<Socket> MakeInprocSocket();
+  // The way to endpoints beyond a proxy.
+  ProxyTunnels& tunnels() { return tunnels_; }
 
  private:
   explicit ZmqContext(void* context) : context_(context) {}
+  ProxyTunnels tunnels_;
   void* context_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 template <class S, class M>
 absl::Status EncodeInto(const S& message, M* wire) {
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, message, *wire);
   return encoder.status();
 }
@@ -25,7 +25,7 @@ absl::Status EncodeEnvelope(const std::string& name, const S& message, M* wire) 
 template <class S, class M>
 absl::StatusOr<S> DecodeFrom(M* wire) {
   S message;
-  Decoder decoder;
+  MessageReader decoder;
   Fields(decoder, message, *wire);
   ATOLL_RETURN_IF_ERROR(decoder.status());
   return message;

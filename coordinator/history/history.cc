@@ -51,7 +51,7 @@ std::vector<CurvePoint> DecodeCurve(const v1::Curve& curve) {
 template <class Plain, class Wire, class Kept>
 void DecodeAll(const google::protobuf::RepeatedPtrField<Wire>& messages, size_t most, Kept* kept) {
   for (Wire message : messages) {
-    Decoder decoder;
+    MessageReader decoder;
     Plain plain;
     Fields(decoder, plain, message);
     if (!decoder.status().ok() || kept->size() >= most) return;
@@ -233,7 +233,7 @@ void JobHistory::Encode(size_t points, size_t islands, v1::JobHistory* message) 
     m->set_island(island);
     EncodeCurve(Downsample(curve.points(), points), m->mutable_curve());
   }
-  Encoder encoder;
+  MessageWriter encoder;
   encoder.Messages("validation", validation_, message->mutable_validation(), kMaxListLength);
   encoder.Messages("newest", newest_, message->mutable_newest(), kMaxListLength);
   encoder.Messages("left", left_, message->mutable_left(), kMaxListLength);

@@ -5,7 +5,7 @@
 namespace atl {
 
 void EncodePlan(const IslandPlan& plan, v1::PlannedIsland* wire) {
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, plan, *wire);
 }
 

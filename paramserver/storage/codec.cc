@@ -30,7 +30,7 @@ void RecordFields(V& v, Variant& record, v1::kept::Record& m) {
 }
 
 template <class Wire>
-absl::StatusOr<std::vector<std::byte>> ToBytes(const Encoder& encoder, const Wire& wire) {
+absl::StatusOr<std::vector<std::byte>> ToBytes(const MessageWriter& encoder, const Wire& wire) {
   ATOLL_RETURN_IF_ERROR(encoder.status());
   std::vector<std::byte> bytes(wire.ByteSizeLong());
   wire.SerializeToArray(bytes.data(), static_cast<int>(bytes.size()));
@@ -54,7 +54,7 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
 
 absl::StatusOr<std::vector<std::byte>> EncodeRecord(const LogRecord& record) {
   v1::kept::Record wire;
-  Encoder encoder;
+  MessageWriter encoder;
   RecordFields(encoder, record, wire);
   return ToBytes(encoder, wire);
 }
@@ -71,7 +71,7 @@ absl::StatusOr<LogRecord> DecodeRecord(std::span<const std::byte> bytes, SharedB
     return Malformed("");
   }
   LogRecord record;
-  Decoder decoder;
+  MessageReader decoder;
   RecordFields(decoder, record, wire);
   if (!decoder.status().ok()) return Malformed(absl::StrCat(": ", decoder.status().message()));
   if (auto* push = std::get_if<PushedRecord>(&record)) {
@@ -89,7 +89,7 @@ absl::StatusOr<LogRecord> DecodeRecord(std::span<const std::byte> bytes, SharedB
 
 absl::StatusOr<std::vector<std::byte>> EncodeHead(const SnapshotHead& head) {
   v1::kept::SnapshotHead wire;
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, head, wire);
   return ToBytes(encoder, wire);
 }
@@ -98,7 +98,7 @@ absl::StatusOr<SnapshotHead> DecodeHead(std::span<const std::byte> bytes) {
   v1::kept::SnapshotHead wire;
   if (!Parse(bytes, &wire)) return Malformed("");
   SnapshotHead head;
-  Decoder decoder;
+  MessageReader decoder;
   Fields(decoder, head, wire);
   if (!decoder.status().ok()) return Malformed(absl::StrCat(": ", decoder.status().message()));
   return head;

@@ -10,7 +10,7 @@ namespace {
 
 v1::EveryKind ToWire(const EveryKind& plain) {
   v1::EveryKind wire;
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, plain, wire);
   return wire;
 }
@@ -18,7 +18,7 @@ v1::EveryKind ToWire(const EveryKind& plain) {
 // With `fault`, the name of the field that is refused: what is before the first colon.
 EveryKind FromWire(v1::EveryKind wire, std::string* fault = nullptr) {
   EveryKind plain;
-  Decoder decoder;
+  MessageReader decoder;
   Fields(decoder, plain, wire);
   if (fault == nullptr) REQUIRE(decoder.status() == absl::OkStatus());
   const absl::string_view message = decoder.status().message();
@@ -145,7 +145,7 @@ TEST_CASE("what_would_be_refused_is_not_made") {
     EveryKind plain;
     change(plain);
     v1::EveryKind wire;
-    Encoder encoder;
+    MessageWriter encoder;
     Fields(encoder, plain, wire);
     const absl::string_view message = encoder.status().message();
     return std::string(message.substr(0, message.find(':')));

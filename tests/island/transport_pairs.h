@@ -50,8 +50,8 @@ inline IslandPlan MakeTwoStagePlan(const std::string& a, const std::string& b,
 }
 
 // A backend of the host or of a fake device, and a stream.
-struct Device {
-  explicit Device(bool fake) : device("fake", NewReferenceBackend) {
+struct PairedDevice {
+  explicit PairedDevice(bool fake) : device("fake", NewReferenceBackend) {
     backend = fake ? device.NewBackend() : NewReferenceBackend();
     stream = *backend->NewStream();
   }
@@ -74,7 +74,7 @@ class LocalPair : public Pair {
 
  private:
   LocalTransport queue_{1 << 20};
-  Device a_{false}, b_{false};
+  PairedDevice a_{false}, b_{false};
 };
 
 // A worker's end of a peer link.
@@ -138,12 +138,12 @@ class PeerPair : public Pair {
 
  private:
   TwoEnds ends_;
-  Device a_{false}, b_{false};
+  PairedDevice a_{false}, b_{false};
 };
 
 // ---- On fake devices ----
 
-inline void Add(DeviceTransport& transport, const std::string& name, const Device& device) {
+inline void Add(DeviceTransport& transport, const std::string& name, const PairedDevice& device) {
   transport.Add(name, device.device.NewBackend(), device.device.NewBackend());
 }
 
@@ -168,7 +168,7 @@ class PeerCopyPair : public Pair {
 
  private:
   LocalTransport queue_{1 << 20};
-  Device a_{true}, b_{true};
+  PairedDevice a_{true}, b_{true};
   DeviceTransport transport_{&queue_, kLong};
 };
 
@@ -194,7 +194,7 @@ class LinkedPair : public Pair {
  private:
   const bool to_host_;
   TwoEnds ends_;
-  Device a_{true}, b_;
+  PairedDevice a_{true}, b_;
   DeviceTransport first_{&ends_.a.transport, kLong}, second_{&ends_.b.transport, kLong};
 };
 
@@ -220,7 +220,7 @@ class NcclPair : public Pair {
     // Every device joins its pairs in their order, as an engine has it.
     std::map<std::string, std::string> ids;
     for (const PairGroup& pair : first_.ListPairGroups("a/0")) ids[pair.name] = *nccl_.NewId();
-    const auto join = [&](DeviceTransport& transport, const std::string& device, Device& on) {
+    const auto join = [&](DeviceTransport& transport, const std::string& device, PairedDevice& on) {
       for (const PairGroup& pair : transport.ListPairGroups(device)) {
         const int rank = pair.from == device ? 0 : 1;
         auto made = JoinNcclBy(nccl_, *on.backend, {pair.name, ids[pair.name], rank, 2, kLong});
@@ -238,7 +238,7 @@ class NcclPair : public Pair {
   // The failure of a member is not reported, as within a host.
   testing::FakeNccl nccl_{/*reports_aborts=*/false};
   TwoEnds ends_;
-  Device a_{true}, b_{true};
+  PairedDevice a_{true}, b_{true};
   DeviceTransport first_{&ends_.a.transport, kLong, &ends_.a.transport.log()},
       second_{&ends_.b.transport, kLong, &ends_.b.transport.log()};
 };

@@ -36,7 +36,7 @@ struct Receiver {
   }
 
   LocalTransport queue;
-  Device b{true};
+  PairedDevice b{true};
   DeviceTransport transport;
 };
 

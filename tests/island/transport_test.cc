@@ -44,7 +44,7 @@ TEST_CASE("NCCL between workers of one site") {
 
 TEST_CASE("Send does not wait for the device, nor a message for its receiver's stream") {
   LocalTransport queue(1 << 20);
-  Device a(true), b(true);
+  PairedDevice a(true), b(true);
   DeviceTransport transport(&queue, kLong);
   Add(transport, "w/0", a);
   Add(transport, "w/1", b);
@@ -68,7 +68,7 @@ TEST_CASE("Send does not wait for the device, nor a message for its receiver's s
 TEST_CASE("a Send waits for a slow link as long as the plan's steps may take") {
   TwoEnds ends;
   ends.BeginEpoch();
-  Device a(true);
+  PairedDevice a(true);
   testing::Gate gate;
   // No patience of its own.
   DeviceTransport transport(&ends.a.transport, Duration(0));
@@ -122,7 +122,7 @@ TEST_CASE("a member that dies in a send by NCCL is forgotten when its failure is
 
 TEST_CASE("what an earlier attempt at a plan has sent reaches no later one") {
   TwoEnds ends;
-  const Device device(false);
+  const PairedDevice device(false);
   const Buffer buffer = *device.backend->Allocate(4);
   const Tensor x(buffer.data(), DType::kFloat32, 1, 1);
   device.backend->Zero(*device.stream, x);

@@ -107,7 +107,7 @@ struct World {
   const ClusterOptions options;
   Timeline timeline;
   Rng rng;
-  Network network;
+  LossyNetwork network;
   ThreadPool pool;
   Checkers checker;
   // Attempts at steps of several members, the newest last; by the name that all of them know.

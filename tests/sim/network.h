@@ -28,9 +28,9 @@ struct NetworkFaults {
   Duration slow_delay = std::chrono::seconds(3);
 };
 
-class Network {
+class LossyNetwork {
  public:
-  Network(Timeline* timeline, Rng* rng) : timeline_(*timeline), rng_(*rng) {}
+  LossyNetwork(Timeline* timeline, Rng* rng) : timeline_(*timeline), rng_(*rng) {}
 
   void SetFaults(const NetworkFaults& faults) { faults_ = faults; }
 

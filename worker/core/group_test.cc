@@ -74,7 +74,7 @@ TEST_CASE("a_leader_whose_island_has_pushed_under_another_waits_for_the_version_
 }
 
 TEST_CASE("A late order of the job before does not take a worker from its island") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   const MemberOrder before = fixture.member;
   fixture.order.job = "job-2";
@@ -343,7 +343,7 @@ TEST_CASE("Changes by adapters are logged, a line a minute for each stage link")
 // ------------------------------------------------------------------------------ following ----
 
 TEST_CASE("A follower opens the job, serves its leader and says so") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   const MemberProgress progress = fixture.AwaitMemberProgress();
   CHECK(progress.plan_number == 1);
@@ -362,7 +362,7 @@ TEST_CASE("A follower opens the job, serves its leader and says so") {
 }
 
 TEST_CASE("A follower takes every larger plan and generation at once, and stops when ordered") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   fixture.member.plan.number = 2;
   fixture.Ordered();
@@ -379,7 +379,7 @@ TEST_CASE("A follower takes every larger plan and generation at once, and stops 
 
 TEST_CASE(
     "A follower that is to lead forgets its leader, and a leader that is to follow its island") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   fixture.order.generation = 2;
   fixture.order.plan = MakeTwoStagePlan(2, "w1", "w3");
@@ -397,7 +397,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A follower joins another island, whose generation is older than its own was") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.order.generation = 9;
   fixture.order.plan = Alone(1, "w1");
   fixture.Attaches();
@@ -411,7 +411,7 @@ TEST_CASE("A follower joins another island, whose generation is older than its o
 }
 
 TEST_CASE("A follower that ends says so, and goes on serving until its state has moved") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
   CHECK(fixture.Wants<Leaving>().reason == "SIGTERM");
@@ -441,7 +441,7 @@ TEST_CASE("A follower that ends says so, and goes on serving until its state has
 TEST_CASE(
     "A follower that ends stays while its part is planned and set up elsewhere, however slowly") {
   constexpr Duration kNearly = kLeaveLimit - std::chrono::seconds(1);
-  Following fixture;
+  FollowerFixture fixture;
   fixture.Starts();
   fixture.HandleEvent(ShutdownRequested{"SIGTERM"});
   fixture.Passes(kNearly);  // planning
@@ -469,7 +469,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A worker that ends waits for the step under way, however long") {
-  Following fixture;
+  FollowerFixture fixture;
   fixture.member.plan.step_ns = Duration(std::chrono::seconds(70)).count();
   fixture.Starts();
   fixture.HandleEvent(ShutdownRequested{"SIGTERM"});

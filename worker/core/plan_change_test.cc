@@ -159,7 +159,7 @@ TEST_CASE("A plan that comes while one before it is being set up takes its place
 
 // ---- a leader hands over ----
 
-class SuccessorFixture : public Following {
+class SuccessorFixture : public FollowerFixture {
  public:
   // w1 follows w2, and is then to take over from it.
   void IsToTakeOver() {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/proxy.h"
 
 namespace atl {
 namespace {
@@ -166,6 +167,14 @@ std::string ExplainReachability(const Connection& to, Reachability reachability,
 }
 
 std::string ExplainConnection(const Connection& to, const std::string& said) {
+  const std::string proxy = FindProxy(to.address.substr(0, to.address.rfind(':')));
+  if (!proxy.empty()) {
+    return absl::StrCat(
+        "the coordinator at ", to.address, " does not answer through the proxy ",
+        WithoutPassword(proxy),
+        " (https_proxy): does it allow CONNECT to that host and port? Hosts that are "
+        "reached directly belong in no_proxy");
+  }
   return ExplainReachability(to, ProbeReachability(to.address), said);
 }
 

@@ -135,10 +135,10 @@ void TryOne(Rng& rng, double extreme, Counts& counts) {
   Wire scratch, wire;
   Filler filler(&rng, extreme);
   Fields(filler, plain, scratch);
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, plain, wire);
   const std::string bytes = wire.SerializeAsString();
-  Decoder decoder;
+  MessageReader decoder;
   Plain back;
   Fields(decoder, back, wire);
   INFO(Wire::descriptor()->full_name() << ", encoding: " << encoder.status().ToString()
@@ -148,7 +148,7 @@ void TryOne(Rng& rng, double extreme, Counts& counts) {
   if (!encoder.status().ok()) return;
   REQUIRE(Wire().ParseFromString(bytes));
   Wire again;
-  Encoder once_more;
+  MessageWriter once_more;
   Fields(once_more, back, again);
   REQUIRE(once_more.status().ok());
   REQUIRE(again.SerializeAsString() == bytes);

@@ -74,9 +74,9 @@ class Group : public Fixture {
   }
 };
 
-class Following : public Fixture {
+class FollowerFixture : public Fixture {
  public:
-  Following() {
+  FollowerFixture() {
     member.job = order.job;
     member.spec = order.spec;
     member.island = 3;

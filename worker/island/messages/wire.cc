@@ -12,7 +12,7 @@ namespace {
 template <class Message, class Plain>
 std::string SerializeAs(const Plain& plain) {
   Message message;
-  Encoder encoder;
+  MessageWriter encoder;
   Fields(encoder, plain, message);
   return message.SerializeAsString();
 }
@@ -24,7 +24,7 @@ absl::StatusOr<Plain> ParseAs(absl::string_view bytes, absl::string_view name) {
     return absl::InvalidArgumentError(absl::StrCat("not a ", name));
   }
   Plain plain;
-  Decoder decoder;
+  MessageReader decoder;
   Fields(decoder, plain, message);
   ATOLL_RETURN_IF_ERROR(decoder.status());
   return plain;

@@ -1,0 +1,197 @@
+#include "common/net/proxy_tunnels.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <future>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/proxy.h"
+
+namespace atl {
+namespace {
+
+// Sets a variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+sockaddr_in MakeLoopbackAddress(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+// A connection that closes by itself; reads wait at most a minute.
+class Stream {
+ public:
+  explicit Stream(int descriptor) : descriptor_(descriptor) {
+    const timeval limit{60, 0};
+    setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { close(descriptor_); }
+
+  void Send(const std::string& text) {
+    REQUIRE(send(descriptor_, text.data(), text.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(text.size()));
+  }
+  void EndSending() { shutdown(descriptor_, SHUT_WR); }
+  // All until the text is there; "": the stream ended first.
+  std::string ReadUntil(const std::string& end) {
+    std::string read;
+    for (char byte; recv(descriptor_, &byte, 1, 0) == 1;) {
+      read += byte;
+      if (absl::EndsWith(read, end)) return read;
+    }
+    return "";
+  }
+  bool ended() {
+    char byte;
+    return recv(descriptor_, &byte, 1, 0) <= 0;
+  }
+
+ private:
+  const int descriptor_;
+};
+
+std::unique_ptr<Stream> ConnectTo(const std::string& endpoint) {
+  const sockaddr_in address =
+      MakeLoopbackAddress(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return std::make_unique<Stream>(descriptor);
+}
+
+// A proxy that the test answers for, one connection after the other.
+class ProxyByHand {
+ public:
+  ProxyByHand() : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = MakeLoopbackAddress(0);
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(bind(listener_, any, size) == 0);
+    REQUIRE(listen(listener_, 16) == 0);
+    REQUIRE(getsockname(listener_, any, &size) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~ProxyByHand() { close(listener_); }
+
+  std::string url() const { return absl::StrCat("http://user:secret@127.0.0.1:", port_); }
+  std::unique_ptr<Stream> Accept() {
+    return std::make_unique<Stream>(accept(listener_, nullptr, nullptr));
+  }
+
+ private:
+  const int listener_;
+  int port_ = 0;
+};
+
+constexpr const char* kEndpoint = "tcp://far.example:7100";
+
+TEST_CASE("hosts_without_a_proxy_are_reached_directly") {
+  ProxyTunnels tunnels;
+  REQUIRE(*tunnels.Route(kEndpoint) == kEndpoint);
+  const Variable proxy("https_proxy", "proxy.example:3128"), none("no_proxy", " far.example, ::1");
+  REQUIRE(*tunnels.Route(kEndpoint) == kEndpoint);
+  REQUIRE(FindProxy("very.FAR.example").empty());
+  REQUIRE(FindProxy("[::1]").empty());
+  REQUIRE(FindProxy("farther.example") == "http://proxy.example:3128");
+}
+
+TEST_CASE("variables_in_capitals_count_and_this_machine_needs_no_proxy") {
+  const Variable proxy("HTTPS_PROXY", "http://proxy.example:3128"), small("https_proxy", "");
+  unsetenv("https_proxy");
+  PrepareProxyVariables();
+  const Variable none("no_proxy", std::getenv("no_proxy"));
+  REQUIRE(FindProxy("far.example") == "http://proxy.example:3128");
+  REQUIRE(FindProxy("127.0.0.1").empty());
+  REQUIRE(FindProxy("localhost").empty());
+}
+
+TEST_CASE("messages_have_no_password") {
+  REQUIRE(WithoutPassword("http://user:se@cret@host:3128") == "http://host:3128");
+  REQUIRE(WithoutPassword("http://host:3128") == "http://host:3128");
+}
+
+TEST_CASE("bytes_pass_both_ways_through_a_tunnel_and_so_do_ends") {
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const std::string local = *tunnels.Route(kEndpoint);
+  REQUIRE(*tunnels.Route(kEndpoint) == local);
+  for (int i = 0; i < 2; ++i) {
+    const auto near = ConnectTo(local);
+    const auto far = proxy.Accept();
+    const std::string head = far->ReadUntil("\r\n\r\n");
+    REQUIRE(absl::StartsWith(head, "CONNECT far.example:7100 HTTP/1.1\r\n"));
+    REQUIRE(absl::StrContains(head, "Proxy-Authorization: Basic "));
+    far->Send("HTTP/1.1 200 Connection established\r\n\r\n");
+    const std::string large(3 << 20, 'x');
+    std::future<void> sending = std::async(std::launch::async, [&] { near->Send(large + "!"); });
+    REQUIRE(far->ReadUntil("!").size() == large.size() + 1);
+    sending.get();
+    near->EndSending();
+    REQUIRE(far->ended());
+    far->Send("answer.");
+    REQUIRE(near->ReadUntil(".") == "answer.");
+    far->EndSending();
+    REQUIRE(near->ended());
+  }
+}
+
+TEST_CASE("a_refusal_ends_the_connection_and_the_next_one_is_tried") {
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const std::string local = *tunnels.Route(kEndpoint);
+  const auto refused = ConnectTo(local);
+  {
+    const auto far = proxy.Accept();
+    far->ReadUntil("\r\n\r\n");
+    far->Send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    REQUIRE(refused->ended());
+  }
+  const auto near = ConnectTo(local);
+  const auto far = proxy.Accept();
+  far->ReadUntil("\r\n\r\n");
+  far->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
+  REQUIRE(near->ReadUntil(".") == "hello.");
+}
+
+TEST_CASE("the_end_of_all_tunnels_ends_connections_also_those_that_wait_for_the_proxy") {
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  auto tunnels = std::make_unique<ProxyTunnels>();
+  const std::string local = *tunnels->Route(kEndpoint);
+  const auto open = ConnectTo(local);
+  const auto far = proxy.Accept();
+  far->ReadUntil("\r\n\r\n");
+  far->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
+  REQUIRE(open->ReadUntil(".") == "hello.");
+  const auto waiting = ConnectTo(local);
+  const auto silent = proxy.Accept();
+  silent->ReadUntil("\r\n\r\n");
+  tunnels.reset();
+  REQUIRE(open->ended());
+  REQUIRE(waiting->ended());
+  REQUIRE(far->ended());
+}
+
+}  // namespace
+}  // namespace atl

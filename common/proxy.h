@@ -1,0 +1,26 @@
+// The HTTP proxy that a network may want for every connection that leaves it, as gRPC takes it for
+// control: https_proxy, else http_proxy, with no_proxy for what is reached directly.
+
+#ifndef ATOLL_COMMON_PROXY_H_
+#define ATOLL_COMMON_PROXY_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace atl {
+
+// Makes all libraries of this process read the same: copies HTTPS_PROXY and NO_PROXY to the names
+// in small letters where these are unset, and exempts this machine. Before threads exist.
+void PrepareProxyVariables();
+
+// Returns the proxy's URL for a host, in brackets or without; empty: it is reached directly.
+// no_proxy is a list, with commas, of ends of names, as gRPC reads it.
+std::string FindProxy(absl::string_view host);
+
+// Returns a URL without the name and password in it, for messages.
+std::string WithoutPassword(absl::string_view url);
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_PROXY_H_
