@@ -1,10 +1,15 @@
 #include "common/proxy.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -17,6 +22,33 @@ constexpr absl::string_view kThisMachine = "localhost,127.0.0.1,::1";
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// The bytes of an IPv4 or IPv6 address; empty: it is a name.
+std::string ParseAddress(const std::string& text) {
+  std::string bytes(sizeof(in6_addr), '\0');
+  if (inet_pton(AF_INET, text.c_str(), bytes.data()) == 1)
+    bytes.resize(sizeof(in_addr));
+  else if (inet_pton(AF_INET6, text.c_str(), bytes.data()) != 1)
+    bytes.clear();
+  return bytes;
+}
+
+// Returns whether an address is in a network, "10.0.0.0/8".
+bool IsInNetwork(const std::string& address, absl::string_view network) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(network, absl::MaxSplits('/', 1));
+  const std::string base = ParseAddress(parts.first);
+  int bits = 0;
+  if (base.empty() || base.size() != address.size() || !absl::SimpleAtoi(parts.second, &bits))
+    return false;
+  if (bits < 0 || bits > 8 * static_cast<int>(base.size())) return false;
+  for (size_t i = 0; bits > 0; ++i, bits -= 8) {
+    const int shift = bits >= 8 ? 0 : 8 - bits;
+    if (static_cast<uint8_t>(base[i]) >> shift != static_cast<uint8_t>(address[i]) >> shift)
+      return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -36,10 +68,11 @@ std::string FindProxy(absl::string_view host) {
   if (proxy.empty()) proxy = Variable("http_proxy");
   if (proxy.empty()) return "";
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  const std::string exempt = Variable("no_proxy");
+  const std::string exempt = Variable("no_proxy"), address = ParseAddress(std::string(host));
   for (absl::string_view end : absl::StrSplit(exempt, ',')) {
     end = absl::StripAsciiWhitespace(end);
     if (!end.empty() && absl::EndsWithIgnoreCase(host, end)) return "";
+    if (IsInNetwork(address, end)) return "";
   }
   return absl::StrContains(proxy, "://") ? proxy : absl::StrCat("http://", proxy);
 }

@@ -1,5 +1,5 @@
-// The HTTP proxy that a network may want for every connection that leaves it, as gRPC takes it for
-// control: https_proxy, else http_proxy, with no_proxy for what is reached directly.
+// The HTTP proxy that a network may want for every connection that leaves it: https_proxy, else
+// http_proxy, with no_proxy for what is reached directly.
 
 #ifndef ATOLL_COMMON_PROXY_H_
 #define ATOLL_COMMON_PROXY_H_
@@ -15,7 +15,7 @@ namespace atl {
 void PrepareProxyVariables();
 
 // Returns the proxy's URL for a host, in brackets or without; empty: it is reached directly.
-// no_proxy is a list, with commas, of ends of names, as gRPC reads it.
+// no_proxy is a list, with commas, of ends of names, of addresses, and of networks (10.0.0.0/8).
 std::string FindProxy(absl::string_view host);
 
 // Returns a URL without the name and password in it, for messages.

@@ -114,6 +114,17 @@ TEST_CASE("hosts_without_a_proxy_are_reached_directly") {
   REQUIRE(FindProxy("farther.example") == "http://proxy.example:3128");
 }
 
+TEST_CASE("networks_of_no_proxy_are_reached_directly") {
+  const Variable proxy("https_proxy", "proxy.example:3128");
+  const Variable none("no_proxy", "10.0.0.0/8,192.168.4.0/22,fd00::/8,10.1.2.3/99,/,1.2.3.4/x");
+  for (const char* direct : {"10.200.3.4", "192.168.7.255", "[fd12::1]", "fd12::1"}) {
+    REQUIRE(FindProxy(direct).empty());
+  }
+  for (const char* far : {"11.0.0.1", "192.168.8.0", "[fe80::1]", "ten.example", "1.2.3.4"}) {
+    REQUIRE(FindProxy(far) == "http://proxy.example:3128");
+  }
+}
+
 TEST_CASE("variables_in_capitals_count_and_this_machine_needs_no_proxy") {
   const Variable proxy("HTTPS_PROXY", "http://proxy.example:3128"), small("https_proxy", "");
   unsetenv("https_proxy");

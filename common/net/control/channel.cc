@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include "common/protocol/wire.h"
+#include "common/proxy.h"
 
 namespace atl {
 
@@ -27,7 +28,8 @@ std::shared_ptr<grpc::Channel> OpenChannelWith(
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, times.reconnect_ms);
   }
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  const bool by_proxy = !FindProxy(address.substr(0, address.rfind(':'))).empty();
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, by_proxy ? 1 : 0);
   // A channel that shared its connection would also share an earlier one's backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, credentials, arguments);
