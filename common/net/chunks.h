@@ -24,10 +24,9 @@ class SendAccount {
  public:
   using Total = std::atomic<int64_t>;
 
-  // `wake` is called on libzmq's threads. Both must live until libzmq has released everything.
-  SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake)
-      : SendAccount(std::move(total), total_max, std::move(wake), kConnectionBytesMax) {}
-  // Creates an account with another limit than 4 MiB for the connection.
+  static constexpr int64_t kConnectionBytesMax = int64_t{4} << 20;
+
+  // `wake` is called on libzmq's threads, until libzmq has released everything.
   SendAccount(std::shared_ptr<Total> total, int64_t total_max, std::function<void()> wake,
               int64_t connection_max)
       : total_(std::move(total)),
@@ -54,7 +53,6 @@ class SendAccount {
   }
 
  private:
-  static constexpr int64_t kConnectionBytesMax = int64_t{4} << 20;
   static constexpr int64_t kNoneWaiting = -1;
 
   bool HasRoom(int64_t chunk_bytes) const {

@@ -56,14 +56,13 @@ absl::Status Check(const v1::PullOpen& open) {
                        {"version", open.version(), kNoVersion},
                        {"elements", open.elements(), 0, kElementsMax},
                        {"begin", open.begin(), 0, open.elements() == 0 ? 0 : kElementsMax},
-                       {"first_chunk", open.first_chunk(), 0, kElementsMax},
-                       {"chunk_limit", open.chunk_limit(), open.first_chunk(), kElementsMax}});
+                       {"first_chunk", open.first_chunk(), 0, kElementsMax}});
 }
 
-absl::Status Check(const v1::PullReply& reply) {
-  return CheckNumbers({{"element_count", reply.element_count(), 0, kElementsMax},
-                       {"first_chunk", reply.first_chunk(), 0},
-                       {"version", reply.version(), 0}});
+absl::Status Check(const v1::TransferStart& start) {
+  return CheckNumbers({{"element_count", start.element_count(), 0, kElementsMax},
+                       {"first_chunk", start.first_chunk(), 0},
+                       {"version", start.version(), 0}});
 }
 
 absl::Status CheckReason(absl::string_view reason) {
@@ -84,17 +83,18 @@ absl::Status Check(const v1::PeerHello& hello) {
 }
 
 absl::Status Check(const v1::PeerWelcome& welcome) {
-  return CheckNumbers({{"limit", welcome.command_limit(), 0, kElementsMax},
-                       {"limit", welcome.tensor_limit(), 0, kElementsMax},
-                       {"limit", welcome.state_limit(), 0, kElementsMax},
-                       {"limit", welcome.collective_limit(), 0, kElementsMax}});
+  ATOLL_RETURN_IF_ERROR(CheckNumbers({{"limits", welcome.limits_size(), 4, 4}}));
+  for (const int64_t limit : welcome.limits()) {
+    ATOLL_RETURN_IF_ERROR(CheckNumbers({{"limit", limit, 0, kElementsMax}}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Check(const v1::PeerOpen& open) {
   return CheckNumbers({{"channel", open.channel(), 0, 3},
                        {"header's length", std::ssize(open.header()), 0, 512},
                        {"bytes", open.bytes(), 0, kElementsMax},
-                       {"sequence", open.sequence(), 0}});
+                       {"sequence", open.sequence(), 1}});
 }
 
 absl::Status CheckLengths(std::initializer_list<std::pair<const std::string*, size_t>> fields) {
@@ -121,16 +121,12 @@ absl::Status CheckBody(const v1::Frame& frame) {
       return Check(frame.push_open());
     case v1::Frame::kPullOpen:
       return Check(frame.pull_open());
-    case v1::Frame::kPullReply:
-      return Check(frame.pull_reply());
-    case v1::Frame::kPushGrant:
-      return CheckNumbers({{"first_chunk", frame.push_grant().first_chunk(), 0}});
+    case v1::Frame::kTransferStart:
+      return Check(frame.transfer_start());
+    case v1::Frame::kTransferEnd:
+      return CheckReason(frame.transfer_end().reason());
     case v1::Frame::kChunk:
       return Check(frame.chunk());
-    case v1::Frame::kPushResult:
-      return CheckReason(frame.push_result().reason());
-    case v1::Frame::kPullRefused:
-      return CheckReason(frame.pull_refused().reason());
     case v1::Frame::kPeerHello:
       return Check(frame.peer_hello());
     case v1::Frame::kPeerWelcome:
@@ -157,7 +153,6 @@ absl::Status CheckBody(const v1::Frame& frame) {
     case v1::Frame::kPeerPong:
     case v1::Frame::kPeerSample:
     case v1::Frame::kPeerSampled:
-    case v1::Frame::kPullCredit:
     case v1::Frame::kCancel:
       return absl::OkStatus();
     case v1::Frame::BODY_NOT_SET:

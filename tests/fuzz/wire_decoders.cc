@@ -53,19 +53,19 @@ std::vector<std::string> FrameSeeds() {
       '\0' + frame(R"(push_open { job: "j-1" shard: 5 part: true begin: 8 element_count: 64
                      encoding: TENSOR_ENCODING_INT4 chunk_bytes: 1048576 })"),
       '\0' + frame(R"(pull_open { job: "j-1" version: 4 shard: 5 encoding: TENSOR_ENCODING_FLOAT32
-                     chunk_bytes: 1048576 chunk_limit: 9 begin: 1 elements: 2 })"),
-      '\0' + frame("pull_reply { element_count: 64 version: 3 }"),
-      '\0' + frame("push_grant { first_chunk: 2 }"),
+                     chunk_bytes: 1048576 begin: 1 elements: 2 })"),
+      '\0' + frame("transfer_start { element_count: 64 version: 3 }"),
+      '\0' + frame("transfer_start { first_chunk: 2 }"),
       '\1' + frame("chunk { index: 3 }"),
       '\1' + frame("chunk { index: 3 number: 9 tag: '0123456789abcdef' }"),
       '\0' + frame("link_hello { key: '" + key + "' once: '" + key +
                    "' has_aes: true tag: '0123456789abcdef' }"),
       '\0' + frame("link_welcome { once: '" + key + "' tag: '0123456789abcdef' }"),
       '\0' + frame("link_refusal { code: NO_SESSION }"),
-      '\0' + frame("push_result { reason: 'no room' }"),
+      '\0' + frame("transfer_end { reason: 'no room' }"),
       '\0' +
           frame("peer_hello { job: 'j-1' from: 'a' to: 'b' generation: 1 chunk_bytes: 1048576 }"),
-      '\0' + frame("peer_welcome { command_limit: 1 tensor_limit: 2 }"),
+      '\0' + frame("peer_welcome { limits: [1, 2, 3, 4] }"),
       '\0' + frame("peer_open { channel: 1 bytes: 100 header: 'h' sequence: 1 }"),
       '\0' + frame("peer_credit { channel: 2 }"),
       '\0' + frame("cancel {}"),

@@ -121,20 +121,6 @@ TEST_CASE("a message of several lanes is put together, and waits for those sent 
   REQUIRE(later.payload.size() == 2048);
 }
 
-TEST_CASE("messages without a sequence are delivered in the order in which they were opened") {
-  HostilePeerFixture fixture;
-  const auto lane = fixture.Lane(1);
-  for (uint64_t number = 2; number < 5; ++number) {
-    v1::Frame frame = MakeFrame(number);
-    frame.mutable_peer_open()->set_channel(1);
-    frame.mutable_peer_open()->set_bytes(1024);
-    frame.mutable_peer_open()->set_header(std::to_string(number));
-    lane->Send(frame);
-  }
-  for (uint64_t number : {4, 3, 2}) lane->SendChunk(number, 0, std::string(1024, 'x'));
-  for (const char* header : {"2", "3", "4"}) REQUIRE(fixture.w.Receive(kTensor).header == header);
-}
-
 TEST_CASE("what a lane brings of a session that is over, or without a first lane, is dropped") {
   const std::string chunk(1024, 'x');
   HostilePeerFixture fixture;

@@ -3,11 +3,9 @@
 #include "common/net/peer/peer_link.h"
 
 #include <algorithm>
-#include <future>
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/net/peer/peer_link.h"
 
 namespace atl {
 
@@ -21,12 +19,7 @@ absl::StatusOr<std::unique_ptr<PeerLink>> PeerLink::Create(PeerLinkOptions optio
 
 absl::Status PeerLink::SetPeers(const PeerFence& fence, const std::vector<IslandMember>& members) {
   ATOLL_RETURN_IF_ERROR(Check(fence, members));
-  std::promise<void> done;
-  tasks_->Post([&] {
-    Adopt(fence, members);
-    done.set_value();
-  });
-  done.get_future().wait();
+  Call([&] { Adopt(fence, members); });
   return absl::OkStatus();
 }
 
@@ -66,7 +59,7 @@ absl::Status PeerLink::AwaitPeers(Instant deadline, const std::vector<NodeId>& p
     std::string missing;
     bool any_lost = false;
     for (const auto& [name, entry] : directory_) {
-      if (entry.welcomed && !entry.lost) continue;
+      if (!entry.is_peer || (entry.welcomed && !entry.lost)) continue;
       if (!peers.empty() && std::find(peers.begin(), peers.end(), name) == peers.end()) continue;
       absl::StrAppend(&missing, missing.empty() ? "" : "; ", name, ": ", entry.trouble);
       any_lost |= entry.lost;
@@ -93,7 +86,9 @@ absl::Status PeerLink::Send(const NodeId& to, PeerMessage message) {
   {
     const std::lock_guard lock(mutex_);
     const auto it = directory_.find(to);
-    if (it == directory_.end()) return absl::UnavailableError(absl::StrCat(to, " is no peer"));
+    if (it == directory_.end() || !it->second.is_peer) {
+      return absl::UnavailableError(absl::StrCat(to, " is no peer"));
+    }
     Entry& entry = it->second;
     if (entry.lost) return absl::UnavailableError(absl::StrCat(to, " is lost: ", entry.trouble));
     if (entry.queued_messages >= options_.queued_messages_max ||
@@ -128,7 +123,7 @@ void PeerLink::Queue(const NodeId& to, Outgoing outgoing) {
 bool PeerLink::IsLost(const NodeId& peer) const {
   const std::lock_guard lock(mutex_);
   const auto it = directory_.find(peer);
-  return it != directory_.end() && it->second.lost;
+  return it != directory_.end() && it->second.is_peer && it->second.lost;
 }
 
 std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_least) const {
@@ -136,8 +131,9 @@ std::vector<std::pair<NodeId, std::string>> PeerLink::Unconnected(Duration at_le
   std::vector<std::pair<NodeId, std::string>> all;
   const Instant before = SteadyNow() - at_least;
   for (const auto& [name, entry] : directory_) {
-    if (entry.lost || !entry.unconnected_since || *entry.unconnected_since > before) continue;
-    all.emplace_back(name, entry.trouble);
+    const bool is_one = entry.is_peer && !entry.lost && entry.unconnected_since.has_value() &&
+                        *entry.unconnected_since <= before;
+    if (is_one) all.emplace_back(name, entry.trouble);
   }
   return all;
 }
@@ -163,7 +159,7 @@ void PeerLink::DropQueued(PeerChannel channel) {
 std::vector<PeerCounters> PeerLink::counters() const {
   const std::lock_guard lock(mutex_);
   std::vector<PeerCounters> all;
-  for (const auto& [name, counters] : counters_) all.push_back(counters);
+  for (const auto& [name, entry] : directory_) all.push_back(entry.counters);
   return all;
 }
 

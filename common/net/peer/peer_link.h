@@ -40,13 +40,12 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/ids.h"
 #include "common/net/chunks.h"
-#include "common/net/link_socket.h"
+#include "common/net/link_end.h"
 #include "common/net/path_connections.h"
 #include "common/net/payload.h"
 #include "common/net/peer/peer_fence.h"
@@ -183,15 +182,13 @@ const std::string& GetEdgeEndpoint(const IslandMember& member, int edge);
 // first edge.
 std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& member, int edge);
 
-class PeerLink {
+class PeerLink : private LinkEnd {
  public:
   // Binds and starts. `handler` outlives the link.
   static absl::StatusOr<std::unique_ptr<PeerLink>> Create(PeerLinkOptions options,
                                                           PeerHandler* handler);
   // Whatever waits fails with Cancelled; no call of the handler's runs after this.
   ~PeerLink();
-  PeerLink(const PeerLink&) = delete;
-  PeerLink& operator=(const PeerLink&) = delete;
 
   const NodeId& name() const { return options_.name; }
   // The endpoint bound, with its real port.
@@ -247,14 +244,27 @@ class PeerLink {
 
  private:
   PeerLink(PeerLinkOptions options, PeerHandler* handler)
-      : options_(std::move(options)),
-        handler_(handler),
-        pool_(BufferPool::Create(kIdleBytesMax)),
-        tasks_(std::make_shared<TaskQueue>()) {}
+      : LinkEnd(kIdleBytesMax, kUnsentBytesMax), options_(std::move(options)), handler_(handler) {}
   absl::Status Start();
 
   static constexpr char kNotFollowed[] = "it has not followed to our plan yet";
+  static constexpr char kNoConnection[] = "no connection yet";
   static constexpr int64_t kIdleBytesMax = int64_t{256} << 20;
+  static constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
+
+  // Posts a task when it dies, on whatever thread.
+  class AtEnd {
+   public:
+    AtEnd(std::shared_ptr<TaskQueue> tasks, std::function<void()> task)
+        : tasks_(std::move(tasks)), task_(std::move(task)) {}
+    ~AtEnd() { tasks_->Post(std::move(task_)); }
+    AtEnd(const AtEnd&) = delete;
+    AtEnd& operator=(const AtEnd&) = delete;
+
+   private:
+    const std::shared_ptr<TaskQueue> tasks_;
+    std::function<void()> task_;
+  };
 
   // ---- What is sent: our lanes to a peer. ----
   struct Outgoing {
@@ -268,15 +278,12 @@ class PeerLink {
     Instant queued;
     int64_t cost() const { return static_cast<int64_t>(message.payload.size()) + kPeerMessageCost; }
   };
-  struct Lane {
-    std::unique_ptr<LinkClient> link;
-    std::shared_ptr<SendAccount> account;
+  struct Lane : LinkConnection {
     int descriptor = -1;     // of its connection, which libzmq may have closed already
     bool hello_due = false;  // to be said when it is up
     bool welcomed = false;   // under the present fence
     uint64_t next_number = 1;
     uint64_t hello_number = 0;  // of the last one
-    std::string trouble = "no connection yet";
     bool trouble_logged = false;
   };
   struct Arrival {
@@ -342,36 +349,34 @@ class PeerLink {
     std::string first_bulk;  // lanes after 1: the id of lane 1
   };
 
-  // State that Send and AwaitPeers read. Guarded by mutex_.
+  // What other threads read of a worker that is a peer, or was one.
   struct Entry {
+    bool is_peer = false;
     bool lost = false;
     bool welcomed = false;
-    std::string trouble;
+    std::string trouble = kNoConnection;
     std::optional<Instant> unconnected_since;
     int queued_messages = 0;
     int64_t queued_bytes = 0;
+    PeerCounters counters;
   };
 
   // loop
-  void Run();
-  void ExcuseSilence(Duration turn);
-  int WaitMs() const;
+  void AddTo(std::vector<Socket*>* sockets) override;
+  Instant NextDue() const override;
+  bool Turn() override;
+  void ExcuseSilence();
   void Adopt(const PeerFence& fence, const std::vector<IslandMember>& members);
-  void MeetAgain();  // the peers that are lost
-  void OpenDoor();   // for peers and samplers
+  void OpenDoor();  // for peers and samplers
   void StartPeer(Peer& peer);
   absl::Status Check(const PeerFence& fence, const std::vector<IslandMember>& members) const;
-  absl::Status Connect(Peer& peer);
-  absl::StatusOr<std::unique_ptr<Lane>> Connect(const Peer& peer, int lane);
-  void AddLanes(Peer& peer);                        // where more are wanted
+  absl::Status AddLanes(Peer& peer, int last);      // up to this one
   void Reset(Peer& peer, const absl::Status& why);  // ends all that is under way with it
   void OnPeerLost(const NodeId& name, std::string why);
   void Note(const Peer& peer, const std::string& trouble);
   void NoteConnection(const NodeId& name, bool connected);
   bool ReceiveSome();
-  void Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount = 1);
-  void CountSent(const NodeId& peer, int edge, int64_t bytes);
-  void CountReceived(const NodeId& peer, int edge, int64_t bytes);
+  void Count(const NodeId& peer, int64_t PeerCounters::*counter);
   void CountStranger(int64_t frames = 1);
   Peer* Find(const NodeId& name);
 
@@ -409,7 +414,7 @@ class PeerLink {
   // Returns lane 1 of the session of a lane after 1; null: none is welcomed.
   Route* FirstBulk(Route& route);
   absl::Status OnMessageFrame(Route& route, LinkFrame& in);
-  absl::Status OnOpen(Route& first, const Route& route, uint64_t number, v1::PeerOpen& open);
+  absl::Status OnOpen(Route& first, const Route& route, uint64_t number, const v1::PeerOpen& open);
   absl::Status CheckOpen(const Route& first, uint64_t number, const v1::PeerOpen& open) const;
   void Take(Route& first, uint64_t number, const v1::PeerOpen& open);
   absl::Status OnChunk(Route& first, const Route& route, LinkFrame& in);
@@ -418,28 +423,21 @@ class PeerLink {
   void Deliver(Route& first, Incoming incoming);
   void Arrived(Route& route, const Incoming& incoming, const std::string& refusal);
   void ReturnCredit(const std::string& id, uint64_t session, int channel, int64_t cost);
-  SendOutcome Answer(const std::string& id, const v1::Frame& frame);
 
   const PeerLinkOptions options_;
   PeerHandler* const handler_;
-  const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
-  const std::shared_ptr<TaskQueue> tasks_;  // also held by deliveries that outlive us
   std::string endpoint_;
   std::vector<std::string> more_endpoints_;
-  std::unique_ptr<ZmqContext> context_;
   std::unique_ptr<LinkServer> link_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t round_ = 0;                       // of SetPeers calls; guarded by mutex_
-  std::map<NodeId, Entry> directory_;        // guarded by mutex_
-  std::map<NodeId, PeerCounters> counters_;  // guarded by mutex_
-  int64_t frames_refused_ = 0;               // guarded by mutex_
+  uint64_t round_ = 0;                 // of SetPeers calls; guarded by mutex_
+  std::map<NodeId, Entry> directory_;  // guarded by mutex_
+  int64_t frames_refused_ = 0;         // guarded by mutex_
 
   // The network thread's own.
-  bool stopping_ = false;
-  Instant now_;
+  Instant last_turn_{};
   std::optional<PeerFence> fence_;
   std::vector<IslandMember> members_;
   std::vector<IslandMember> temporary_peers_;
@@ -447,7 +445,6 @@ class PeerLink {
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Route> routes_;
   uint64_t next_session_ = 1;  // of what grows only: sessions and hellos
-  std::thread thread_;
 };
 
 }  // namespace atl

@@ -8,8 +8,10 @@
 
 #include "common/check.h"
 #include "common/logging.h"
+#include "common/net/open_connections.h"
 #include "common/net/peer/edge_load.h"
 #include "common/net/peer/peer_link.h"
+#include "common/net/tcp_endpoint.h"
 
 namespace atl {
 namespace {
@@ -30,38 +32,10 @@ constexpr char kLoopbackCongestionControl[] = "reno";  // which every kernel has
 void SetUp(int descriptor) {
   setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelUnsentBytes,
              sizeof kKernelUnsentBytes);
-  sockaddr_storage peer = {};
-  socklen_t size = sizeof peer;
-  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return;
-  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&peer);
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&peer);
-  const bool loopback =
-      peer.ss_family == AF_INET
-          ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
-          : peer.ss_family == AF_INET6 && (IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
-                                           (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) &&
-                                            v6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET));
-  if (!loopback) return;
+  if (!IsLoopbackHost(OpenConnections::FindPeer(descriptor).address)) return;
   setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, kLoopbackCongestionControl,
              sizeof kLoopbackCongestionControl - 1);
 }
-
-// Calls `left` on the network thread when the last copy of it dies: libzmq holds one with each
-// chunk until the kernel has taken that.
-class Departure {
- public:
-  Departure(std::shared_ptr<const void> owner, std::shared_ptr<TaskQueue> tasks,
-            std::function<void()> left)
-      : owner_(std::move(owner)), tasks_(std::move(tasks)), left_(std::move(left)) {}
-  ~Departure() { tasks_->Post(std::move(left_)); }
-  Departure(const Departure&) = delete;
-  Departure& operator=(const Departure&) = delete;
-
- private:
-  const std::shared_ptr<const void> owner_;
-  const std::shared_ptr<TaskQueue> tasks_;
-  std::function<void()> left_;
-};
 
 }  // namespace
 
@@ -132,7 +106,8 @@ void PeerLink::NoteTrouble(Peer& peer, int lane_index, std::string trouble) {
 
 bool PeerLink::PumpPeer(Peer& peer) {
   bool more = false;
-  if (peer.welcomed()) AddLanes(peer);
+  // Where more cannot be had, those that are there go on.
+  if (peer.welcomed()) AddLanes(peer, peer.path.wanted()).IgnoreError();
   for (int lane = 0; lane < kLanes; ++lane) {
     if (peer.lanes[lane] == nullptr || !peer.lanes[lane]->link->up()) continue;
     if (peer.lanes[lane]->hello_due) SayHello(peer, lane);
@@ -218,13 +193,14 @@ void PeerLink::Begin(Peer& peer, int channel) {
   }
   std::shared_ptr<const void> owner = std::move(outgoing.message.owner);
   if (outgoing.message.left != nullptr) {
-    auto left = [this, name = peer.member.worker, session = peer.session,
-                 call = std::exchange(outgoing.message.left, nullptr)] {
-      const Peer* now = Find(name);
-      const bool same = now != nullptr && now->session == session;
-      call(same ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(name, " was lost")));
-    };
-    owner = std::make_shared<Departure>(std::move(owner), tasks_, std::move(left));
+    // libzmq holds a copy with each chunk until the kernel has taken that.
+    owner = std::make_shared<AtEnd>(
+        tasks_, [this, name = peer.member.worker, session = peer.session, owner,
+                 left = std::exchange(outgoing.message.left, nullptr)] {
+          const Peer* now = Find(name);
+          const bool same = now != nullptr && now->session == session;
+          left(same ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(name, " was lost")));
+        });
   }
   outgoing.tensor.emplace(outgoing.message.payload, std::move(owner), peer.chunk_bytes);
 }
@@ -261,7 +237,10 @@ bool PeerLink::SendChunk(Peer& peer, int lane_index, Outgoing& outgoing) {
     outgoing.tensor->SkipTo(outgoing.tensor->next() - 1);
     return false;  // the connection was just lost; its watch will report it
   }
-  CountSent(peer.member.worker, EdgeFromLane(lane_index, peer.edges), bytes);
+  const std::lock_guard lock(mutex_);
+  PeerCounters& counters = directory_[peer.member.worker].counters;
+  counters.payload_bytes_sent += bytes;
+  counters.edge_bytes_sent[static_cast<size_t>(EdgeFromLane(lane_index, peer.edges))] += bytes;
   return true;
 }
 
@@ -344,10 +323,8 @@ void PeerLink::OnWelcome(Peer& peer, int lane_index, const v1::PeerWelcome& welc
   Lane& lane = *peer.lanes[lane_index];
   lane.welcomed = true;
   if (lane_index > 1) return;
-  const int64_t limits[kPeerChannels] = {welcome.command_limit(), welcome.tensor_limit(),
-                                         welcome.state_limit(), welcome.collective_limit()};
   for (int channel = 0; channel < kPeerChannels; ++channel) {
-    if (SelectLane(channel) == lane_index) peer.limit[channel] = limits[channel];
+    if (SelectLane(channel) == lane_index) peer.limit[channel] = welcome.limits(channel);
   }
   peer.next_ping = now_;
   Note(peer, peer.welcomed() ? "" : lane.trouble);
@@ -377,7 +354,7 @@ void PeerLink::OnPong(Peer& peer, uint64_t number) {
   if (peer.round_trips.size() > kRoundTripsKept) peer.round_trips.pop_front();
   peer.ping.reset();
   const std::lock_guard lock(mutex_);
-  counters_[peer.member.worker].round_trip =
+  directory_[peer.member.worker].counters.round_trip =
       *std::min_element(peer.round_trips.begin(), peer.round_trips.end());
 }
 

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,8 +15,6 @@ namespace atl {
 namespace {
 
 constexpr int kMessagesPerTurn = 64;
-constexpr Duration kTurnMax = std::chrono::milliseconds(100);
-constexpr int64_t kUnsentBytesMax = int64_t{64} << 20;
 constexpr int kStripesUnsent = 2;
 constexpr Duration kStall = std::chrono::milliseconds(500);  // a turn as long as no other
 
@@ -46,67 +43,58 @@ absl::Status PeerLink::Start() {
   for (const std::string& endpoint : options_.more_endpoints) {
     ATOLL_RETURN_IF_ERROR(CheckSecurity(security, endpoint));
   }
-  ATOLL_RETURN_IF_ERROR(tasks_->Check());
-  ATOLL_ASSIGN_OR_RETURN(context_, ZmqContext::Create(options_.io_threads));
-  ATOLL_ASSIGN_OR_RETURN(
-      link_, LinkServer::Create(*context_, options_.keys, [tasks = tasks_] { tasks->Wake(); }));
+  ATOLL_RETURN_IF_ERROR(LinkEnd::Open(options_.io_threads));
+  ATOLL_ASSIGN_OR_RETURN(link_, MakeServer(options_.keys));
   ATOLL_ASSIGN_OR_RETURN(endpoint_, link_->Bind(options_.endpoint));
   for (const std::string& endpoint : options_.more_endpoints) {
     ATOLL_ASSIGN_OR_RETURN(more_endpoints_.emplace_back(), link_->Bind(endpoint));
   }
-  thread_ = std::thread([this] { Run(); });
+  Launch();
   return absl::OkStatus();
 }
 
 PeerLink::~PeerLink() {
-  if (thread_.joinable()) {
-    tasks_->Post([this] { stopping_ = true; });
-    thread_.join();
-  }
+  Stop();
   for (const auto& [name, peer] : peers_) Reset(*peer, absl::CancelledError("the link ends"));
-  for (const auto& [name, peer] : peers_) peer->lanes = {};
+  peers_.clear();
+  routes_.clear();  // no credit is given any more
   link_.reset();
   context_.reset();  // now libzmq has released what it referenced
   tasks_->RunAll();  // the last `left`
 }
 
-void PeerLink::Run() {
-  bool more = false;
-  now_ = SteadyNow();
-  while (!stopping_) {
-    std::vector<Socket*> sockets;
-    link_->AddTo(&sockets);
-    for (const auto& [name, peer] : peers_) {
-      if (peer->lost) continue;
-      for (const auto& lane : peer->lanes) {
-        if (lane != nullptr) lane->link->AddTo(&sockets);
-      }
-    }
-    const bool has_tasks = Socket::Poll(sockets, tasks_->descriptor(), more ? 0 : WaitMs());
-    const Instant turn_before = std::exchange(now_, SteadyNow());
-    ExcuseSilence(now_ - turn_before);
-    if (has_tasks) tasks_->RunAll();
-    if (stopping_) break;
-    link_->Flush();
-    more = ReceiveSome();
-    if (const int64_t refused = link_->TakeRefused(); refused > 0) CountStranger(refused);
-    for (const auto& [name, peer] : peers_) {  // which only tasks change
-      if (!peer->lost) more |= PumpPeer(*peer);
-      // After what is sent, so that no lane has to be looked at again before we wait.
-      for (int lane = 0; lane < kLanes && !peer->lost; ++lane) more |= WatchLane(*peer, lane);
+void PeerLink::AddTo(std::vector<Socket*>* sockets) {
+  link_->AddTo(sockets);
+  for (const auto& [name, peer] : peers_) {
+    for (const auto& lane : peer->lanes) {
+      if (lane != nullptr) lane->link->AddTo(sockets);
     }
   }
 }
 
+bool PeerLink::Turn() {
+  ExcuseSilence();
+  link_->Flush();
+  bool more = ReceiveSome();
+  if (const int64_t refused = link_->TakeRefused(); refused > 0) CountStranger(refused);
+  for (const auto& [name, peer] : peers_) {  // which only tasks change
+    if (!peer->lost) more |= PumpPeer(*peer);
+    // After what is sent, so that no lane has to be looked at again before we wait.
+    for (int lane = 0; lane < kLanes && !peer->lost; ++lane) more |= WatchLane(*peer, lane);
+  }
+  return more;
+}
+
 // A machine that stalled has received nothing: what was answered meanwhile is yet to be read.
-void PeerLink::ExcuseSilence(Duration turn) {
+void PeerLink::ExcuseSilence() {
+  const Duration turn = now_ - std::exchange(last_turn_, now_);
   if (turn < kStall) return;
   for (const auto& [name, peer] : peers_) {
     if (peer->ping) peer->ping->excused += turn;
   }
 }
 
-int PeerLink::WaitMs() const {
+Instant PeerLink::NextDue() const {
   Instant until = now_ + kTurnMax;
   for (const auto& [name, peer] : peers_) {
     if (peer->lost || !peer->welcomed()) continue;
@@ -115,8 +103,7 @@ int PeerLink::WaitMs() const {
                                    : peer->next_ping;
     until = std::min(until, std::max(now_, due));
   }
-  const Duration wait = std::max(until - SteadyNow(), Duration(0));
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+  return until;
 }
 
 bool PeerLink::ReceiveSome() {
@@ -128,40 +115,37 @@ bool PeerLink::ReceiveSome() {
   return true;
 }
 
+// With the fence and the members that are in force already only lost peers are met, again.
 void PeerLink::Adopt(const PeerFence& fence, const std::vector<IslandMember>& members) {
-  if (fence_ == fence && members_ == members) return MeetAgain();
+  const bool again = fence_ == fence && members_ == members;
   fence_ = fence;
   members_ = members;
   std::map<NodeId, std::unique_ptr<Peer>> before;
   before.swap(peers_);
-  for (auto& [name, peer] : before) Reset(*peer, absl::AbortedError("a new plan has begun"));
-  for (auto& [id, route] : routes_) route.welcomed = false;
-  {
+  if (!again) {
+    for (auto& [name, peer] : before) Reset(*peer, absl::AbortedError("a new plan has begun"));
+    for (auto& [id, route] : routes_) route.welcomed = false;
     const std::lock_guard lock(mutex_);
     ++round_;
-    std::map<NodeId, Entry> known;
-    known.swap(directory_);
-    for (const IslandMember& member : members) {
-      if (member.worker == options_.name) continue;
-      Entry& entry = directory_[member.worker];
-      entry.trouble = "no connection yet";
-      const auto it = before.find(member.worker);
-      // Under another plan it is unreachable for as long.
-      if (it != before.end() && it->second->member == member) {
-        entry.unconnected_since = known[member.worker].unconnected_since;
-      }
-      counters_[member.worker].peer = member.worker;
-    }
+    for (auto& [name, entry] : directory_) entry.is_peer = false;
   }
   for (const IslandMember& member : members) {
     if (member.worker == options_.name) continue;
+    std::unique_ptr<Peer>& known = before[member.worker];
+    const bool same = known != nullptr && known->member == member;
+    const bool kept = same && !known->lost;
     std::unique_ptr<Peer>& peer = peers_[member.worker];
-    const auto it = before.find(member.worker);
-    if (it != before.end() && !it->second->lost && it->second->member == member) {
-      peer = std::move(it->second);
-    } else {
-      peer = std::make_unique<Peer>();
-      peer->member = member;
+    peer = kept ? std::move(known) : std::make_unique<Peer>();
+    peer->member = member;
+    if (again && kept) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      Entry& entry = directory_[member.worker];
+      // Under another plan it is unreachable for as long.
+      entry = {.is_peer = true,
+               .unconnected_since = same ? entry.unconnected_since : std::nullopt,
+               .counters = entry.counters};
+      entry.counters.peer = member.worker;
     }
     StartPeer(*peer);
   }
@@ -190,39 +174,28 @@ void PeerLink::SetTemporaryPeers(const std::vector<IslandMember>& temporary_peer
     if (CheckSecurity(security, temporary_peer.endpoint, temporary_peer.public_key).ok())
       known.push_back(temporary_peer);
   }
-  std::promise<void> done;
-  tasks_->Post([&] {
+  Call([&] {
     temporary_peers_ = known;
     temporary_peers_until_ = SteadyNow() + for_so_long;
     OpenDoor();
-    done.set_value();
   });
-  done.get_future().wait();
-}
-
-void PeerLink::MeetAgain() {
-  for (auto& [name, peer] : peers_) {
-    if (!peer->lost) continue;
-    const IslandMember member = peer->member;
-    peer = std::make_unique<Peer>();
-    peer->member = member;
-    {
-      const std::lock_guard lock(mutex_);
-      Entry& entry = directory_[name];
-      entry.lost = false;
-      entry.trouble = "no connection yet";
-    }
-    StartPeer(*peer);
-  }
-  ConsiderAll();
 }
 
 void PeerLink::StartPeer(Peer& peer) {
   peer.session = next_session_++;
   const bool is_new = peer.lanes[0] == nullptr;
-  const absl::Status connected = is_new ? Connect(peer) : absl::OkStatus();
-  if (is_new) NoteConnection(peer.member.worker, false);
-  if (!connected.ok()) Note(peer, std::string(connected.message()));
+  if (is_new) {
+    peer.edges = CountEdges(options_, peer.member);
+    peer.chunk_bytes =
+        peer.edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
+    NoteConnection(peer.member.worker, false);
+    const absl::Status connected =
+        AddLanes(peer, std::clamp(options_.connections, peer.edges, kLanes - 1));
+    if (!connected.ok()) {
+      peer.lanes = {};
+      Note(peer, std::string(connected.message()));
+    }
+  }
   for (int lane = 0; lane < kLanes; ++lane) {
     if (peer.lanes[lane] == nullptr) continue;
     peer.lanes[lane]->hello_due = true;
@@ -264,42 +237,20 @@ std::string GetEdgeAddress(const PeerLinkOptions& options, const IslandMember& m
   return absl::StrCat(from, ":0;", absl::StripPrefix(to, "tcp://"));
 }
 
-absl::StatusOr<std::unique_ptr<PeerLink::Lane>> PeerLink::Connect(const Peer& peer,
-                                                                  int lane_index) {
-  auto lane = std::make_unique<Lane>();
-  const auto wake = [tasks = tasks_] { tasks->Wake(); };
-  // A slow edge must not hold much of a message that the others could have sent.
-  lane->account = peer.edges == 1
-                      ? std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake)
-                      : std::make_shared<SendAccount>(unsent_bytes_, kUnsentBytesMax, wake,
-                                                      kStripesUnsent * peer.chunk_bytes);
-  ATOLL_ASSIGN_OR_RETURN(
-      lane->link, LinkClient::Create(*context_, options_.keys, peer.member.public_key, wake));
-  ATOLL_RETURN_IF_ERROR(lane->link->Connect(
-      GetEdgeAddress(options_, peer.member, EdgeFromLane(lane_index, peer.edges))));
-  return lane;
-}
-
-absl::Status PeerLink::Connect(Peer& peer) {
-  peer.edges = CountEdges(options_, peer.member);
-  peer.chunk_bytes =
-      peer.edges == 1 ? options_.chunk_bytes : std::min(options_.chunk_bytes, kStripeBytes);
-  std::array<std::unique_ptr<Lane>, kLanes> lanes;
-  const int bulk = std::clamp(options_.connections, peer.edges, kLanes - 1);
-  for (int lane = 0; lane <= bulk; ++lane) {
-    ATOLL_ASSIGN_OR_RETURN(lanes[lane], Connect(peer, lane));
+absl::Status PeerLink::AddLanes(Peer& peer, int last) {
+  for (int i = 0; i <= last; ++i) {
+    if (peer.lanes[i] != nullptr) continue;
+    auto lane = std::make_unique<Lane>();
+    lane->trouble = kNoConnection;
+    // A slow edge must not hold much of a message that the others could have sent.
+    const int64_t unsent_bytes_max =
+        peer.edges == 1 ? SendAccount::kConnectionBytesMax : kStripesUnsent * peer.chunk_bytes;
+    ATOLL_RETURN_IF_ERROR(
+        Connect(GetEdgeAddress(options_, peer.member, EdgeFromLane(i, peer.edges)), options_.keys,
+                peer.member.public_key, unsent_bytes_max, lane.get()));
+    peer.lanes[i] = std::move(lane);
   }
-  peer.lanes = std::move(lanes);
   return absl::OkStatus();
-}
-
-void PeerLink::AddLanes(Peer& peer) {
-  for (int lane = 1; lane <= peer.path.wanted(); ++lane) {
-    if (peer.lanes[lane] != nullptr) continue;
-    absl::StatusOr<std::unique_ptr<Lane>> added = Connect(peer, lane);
-    if (!added.ok()) return;  // those that are there go on
-    peer.lanes[lane] = *std::move(added);
-  }
 }
 
 void PeerLink::Reset(Peer& peer, const absl::Status& why) {
@@ -329,7 +280,7 @@ void PeerLink::OnPeerLost(const NodeId& name, std::string why) {
     Entry& entry = directory_[name];
     entry.lost = true;
     entry.trouble = why;
-    ++counters_[name].times_lost;
+    ++entry.counters.times_lost;
     changed_.notify_all();
   }
   Reset(*peer, absl::UnavailableError(absl::StrCat(name, " is lost: ", why)));
@@ -366,23 +317,9 @@ PeerLink::Peer* PeerLink::Find(const NodeId& name) {
   return it == peers_.end() ? nullptr : it->second.get();
 }
 
-void PeerLink::Count(const NodeId& peer, int64_t PeerCounters::*counter, int64_t amount) {
+void PeerLink::Count(const NodeId& peer, int64_t PeerCounters::*counter) {
   const std::lock_guard lock(mutex_);
-  counters_[peer].*counter += amount;
-}
-
-void PeerLink::CountSent(const NodeId& peer, int edge, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  PeerCounters& counters = counters_[peer];
-  counters.payload_bytes_sent += bytes;
-  counters.edge_bytes_sent[static_cast<size_t>(edge)] += bytes;
-}
-
-void PeerLink::CountReceived(const NodeId& peer, int edge, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  PeerCounters& counters = counters_[peer];
-  counters.payload_bytes_received += bytes;
-  counters.edge_bytes_received[static_cast<size_t>(edge)] += bytes;
+  ++(directory_[peer].counters.*counter);
 }
 
 void PeerLink::CountStranger(int64_t frames) {

@@ -11,20 +11,6 @@ namespace {
 // Credit is sent when so much of it has come back, or all.
 constexpr int64_t kCreditStep = int64_t{1} << 20;
 
-// Gives credit back when a delivery dies, on whatever thread.
-class CreditReturn {
- public:
-  CreditReturn(std::shared_ptr<TaskQueue> tasks, std::function<void()> give_back)
-      : tasks_(std::move(tasks)), give_back_(std::move(give_back)) {}
-  ~CreditReturn() { tasks_->Post(std::move(give_back_)); }
-  CreditReturn(const CreditReturn&) = delete;
-  CreditReturn& operator=(const CreditReturn&) = delete;
-
- private:
-  const std::shared_ptr<TaskQueue> tasks_;
-  std::function<void()> give_back_;
-};
-
 }  // namespace
 
 void PeerLink::OnRouteFrame(LinkFrame& in) {
@@ -45,7 +31,7 @@ void PeerLink::OnRouteFrame(LinkFrame& in) {
       case v1::Frame::kPeerPing: {
         v1::Frame pong = MakeFrame(frame.transfer());
         pong.mutable_peer_pong();
-        Answer(id, pong);
+        link_->Send(id, pong);
         break;
       }
       default:
@@ -76,7 +62,7 @@ void PeerLink::OnSample(const std::string& id, const v1::Frame& frame, const std
     answer.mutable_peer_refusal()->set_code(v1::PeerRefusal::STRANGER);
     answer.mutable_peer_refusal()->set_reason(absl::StrCat(options_.name, " expects no samples"));
   }
-  Answer(id, answer);
+  link_->Send(id, answer);
 }
 
 void PeerLink::OnHello(const std::string& id, const v1::Frame& frame, std::string key) {
@@ -146,11 +132,9 @@ void PeerLink::Welcome(Route& route) {
   route.granted = options_.window_bytes;
   route.received = route.returned = route.delivered = {};
   v1::Frame frame = MakeFrame(route.hello_number);
-  frame.mutable_peer_welcome()->set_command_limit(route.granted[0]);
-  frame.mutable_peer_welcome()->set_tensor_limit(route.granted[1]);
-  frame.mutable_peer_welcome()->set_state_limit(route.granted[2]);
-  frame.mutable_peer_welcome()->set_collective_limit(route.granted[3]);
-  if (Answer(route.id, frame) != SendOutcome::kSent) {
+  frame.mutable_peer_welcome()->mutable_limits()->Assign(route.granted.begin(),
+                                                         route.granted.end());
+  if (link_->Send(route.id, frame) != SendOutcome::kSent) {
     routes_.erase(routes_.find(route.id));  // lost while it waited; its sender says hello again
     return;
   }
@@ -169,7 +153,7 @@ void PeerLink::Refuse(const Route& route, v1::PeerRefusal::Code code, const std:
   v1::Frame frame = MakeFrame(route.hello_number);
   frame.mutable_peer_refusal()->set_code(code);
   frame.mutable_peer_refusal()->set_reason(why.substr(0, kReasonBytesMax));
-  Answer(route.id, frame);
+  link_->Send(route.id, frame);
 }
 
 void PeerLink::Break(Route& route, const std::string& why) {
@@ -206,19 +190,15 @@ absl::Status PeerLink::OnMessageFrame(Route& route, LinkFrame& in) {
     return absl::InvalidArgumentError("its lanes have chunks of different sizes");
   }
   if (in.frame.has_chunk()) return OnChunk(*first, route, in);
-  return OnOpen(*first, route, in.frame.transfer(), *in.frame.mutable_peer_open());
+  return OnOpen(*first, route, in.frame.transfer(), in.frame.peer_open());
 }
 
 absl::Status PeerLink::OnOpen(Route& first, const Route& route, uint64_t number,
-                              v1::PeerOpen& open) {
+                              const v1::PeerOpen& open) {
   const int channel = open.channel();
   const int lane = route.hello.lane();
   if (!Carries(lane, channel)) {
     return absl::InvalidArgumentError(absl::StrCat("channel ", channel, " on the wrong lane"));
-  }
-  if (open.sequence() == 0) {  // of a sender that has one lane for the channel
-    const auto& numbers = first.numbers[channel];
-    open.set_sequence(1 + (numbers.empty() ? first.delivered[channel] : numbers.rbegin()->first));
   }
   const auto known = first.incoming.find(number);
   if (known == first.incoming.end()) {
@@ -297,7 +277,11 @@ absl::Status PeerLink::OnChunk(Route& first, const Route& route, LinkFrame& in) 
   ATOLL_RETURN_IF_ERROR(Accept(incoming, in));
   if (!incoming.dropped) {
     const NodeId& from = first.hello.from();
-    CountReceived(from, EdgeFromLane(route.hello.lane(), Find(from)->edges), bytes);
+    const int edge = EdgeFromLane(route.hello.lane(), Find(from)->edges);
+    const std::lock_guard lock(mutex_);
+    PeerCounters& counters = directory_[from].counters;
+    counters.payload_bytes_received += bytes;
+    counters.edge_bytes_received[static_cast<size_t>(edge)] += bytes;
   }
   if (incoming.complete) DeliverReady(first, incoming.channel);
   return absl::OkStatus();
@@ -353,8 +337,8 @@ void PeerLink::Deliver(Route& first, Incoming incoming) {
   delivery.payload = std::move(incoming.payload);
   delivery.checksum = incoming.checksum;
   delivery.credit =
-      std::make_shared<CreditReturn>(tasks_, [this, id = first.id, session = first.session, channel,
-                                              cost] { ReturnCredit(id, session, channel, cost); });
+      std::make_shared<AtEnd>(tasks_, [this, id = first.id, session = first.session, channel,
+                                       cost] { ReturnCredit(id, session, channel, cost); });
   handler_->OnMessage(std::move(delivery));
 }
 
@@ -363,7 +347,7 @@ void PeerLink::Arrived(Route& route, const Incoming& incoming, const std::string
   v1::Frame frame = MakeFrame(incoming.number);
   frame.mutable_peer_arrival()->set_refused(!refusal.empty());
   frame.mutable_peer_arrival()->set_reason(refusal.substr(0, kReasonBytesMax));
-  Answer(route.id, frame);
+  link_->Send(route.id, frame);
 }
 
 void PeerLink::ReturnCredit(const std::string& id, uint64_t session, int channel, int64_t cost) {
@@ -378,11 +362,7 @@ void PeerLink::ReturnCredit(const std::string& id, uint64_t session, int channel
   v1::Frame frame = MakeFrame(route.last_number);
   frame.mutable_peer_credit()->set_channel(channel);
   frame.mutable_peer_credit()->set_limit(limit);
-  Answer(id, frame);
-}
-
-SendOutcome PeerLink::Answer(const std::string& id, const v1::Frame& frame) {
-  return link_->Send(id, frame);
+  link_->Send(id, frame);
 }
 
 }  // namespace atl

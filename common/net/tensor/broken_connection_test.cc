@@ -19,7 +19,6 @@ namespace atl {
 namespace {
 
 constexpr int64_t kChunkBytes = 4096;
-constexpr int kWindowChunks = 16;
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -114,9 +113,8 @@ class Relay {
 // Slow enough for cuts to fall in the middle.
 struct RelayedLink : TestLink {
   RelayedLink()
-      : TestLink({.push_window_chunks = kWindowChunks}, {.chunk_bytes = kChunkBytes,
-                                                         .pull_window_chunks = kWindowChunks,
-                                                         .bandwidth_limit_bytes_per_s = 2e6}),
+      : TestLink({.bandwidth_limit_bytes_per_s = 2e6},
+                 {.chunk_bytes = kChunkBytes, .bandwidth_limit_bytes_per_s = 2e6}),
         relay(std::stoi(address.endpoint.substr(address.endpoint.rfind(':') + 1))) {
     address.endpoint = relay.endpoint();
   }
@@ -150,11 +148,7 @@ TEST_CASE("push over a connection cut three times: the server takes every byte o
   REQUIRE(link.handler.deliveries() == 1);
   REQUIRE(link.handler.admissions() == 1);
   REQUIRE(link.server->counters().payload_bytes_received == kBytes);
-  // Beyond those, at most what was granted and had not arrived.
-  const auto cuts = static_cast<int64_t>(kCutsAtBytes.size());
-  REQUIRE(link.client->counters().restarts >= cuts);
-  REQUIRE(link.client->counters().payload_bytes_sent <=
-          kBytes + cuts * kWindowChunks * kChunkBytes);
+  REQUIRE(link.client->counters().restarts >= std::ssize(kCutsAtBytes));
 }
 
 TEST_CASE("pull over a connection cut three times: the client takes every byte once") {
@@ -171,10 +165,7 @@ TEST_CASE("pull over a connection cut three times: the client takes every byte o
   REQUIRE(pull.Get().version == 9);
   REQUIRE(pulled == *values);
   REQUIRE(link.client->counters().payload_bytes_received == kBytes);
-  const auto cuts = static_cast<int64_t>(kCutsAtBytes.size());
-  REQUIRE(link.client->counters().restarts >= cuts);
-  REQUIRE(link.server->counters().payload_bytes_sent <=
-          kBytes + cuts * kWindowChunks * kChunkBytes);
+  REQUIRE(link.client->counters().restarts >= std::ssize(kCutsAtBytes));
 }
 
 TEST_CASE("connection cut after the last chunk of a push: no byte is sent again") {

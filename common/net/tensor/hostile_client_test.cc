@@ -64,9 +64,9 @@ class HostileServer {
 
   void Reply(uint64_t transfer, int64_t elements, int64_t first_chunk, Version version = kVersion) {
     v1::Frame frame = MakeFrame(transfer);
-    frame.mutable_pull_reply()->set_version(version);
-    frame.mutable_pull_reply()->set_element_count(elements);
-    frame.mutable_pull_reply()->set_first_chunk(first_chunk);
+    frame.mutable_transfer_start()->set_version(version);
+    frame.mutable_transfer_start()->set_element_count(elements);
+    frame.mutable_transfer_start()->set_first_chunk(first_chunk);
     Send(frame);
   }
   void SendChunk(uint64_t transfer, int64_t index, const std::string& data, bool honest = true) {
@@ -94,8 +94,7 @@ class HostileServer {
 // A client that pulls four chunks from a false server.
 struct HostileServerFixture {
   HostileServerFixture()
-      : client(TensorClient::Create({.chunk_bytes = kChunk, .pull_window_chunks = 2}).value()),
-        destination(kChunk, -1.0f) {}
+      : client(TensorClient::Create({.chunk_bytes = kChunk}).value()), destination(kChunk, -1.0f) {}
 
   void StartPull(Version version = kVersion, Duration timeout = testing::kHangLimit) {
     client->Pull(server.address(), {"job-1", version, 1}, destination, timeout, pulled.Setter());
@@ -194,23 +193,21 @@ TEST_CASE("unrequested frames are dropped") {
   server.Send(MakeFrame(transfer));
   server.Send({opening.SerializeAsString()});
   v1::Frame frame = MakeFrame(transfer);
-  frame.mutable_push_result()->set_outcome(v1::PushResult::STAGED);
+  frame.mutable_transfer_end()->set_outcome(v1::TransferEnd::STAGED);
   server.Send(frame);
-  frame.mutable_push_grant()->set_chunk_limit(INT64_MAX);
+  frame.mutable_transfer_end()->set_reason(std::string(kReasonBytesMax + 1, 'r'));
   server.Send(frame);
-  frame.mutable_pull_refused()->set_reason(std::string(kReasonBytesMax + 1, 'r'));
-  server.Send(frame);
-  frame.mutable_pull_refused()->set_reason("of a later protocol");
+  frame.mutable_transfer_end()->set_reason("of a later protocol");
   frame.set_protocol_version(kProtocolVersion + 1);
   server.Send(frame);
   server.Reply(transfer, -1, 0);
   server.Reply(transfer, kChunk, 0, -2);
   fixture.ServeHonestly(opening);
-  REQUIRE(fixture.client->counters().frames_refused == 11);
+  REQUIRE(fixture.client->counters().frames_refused == 10);
   REQUIRE(fixture.client->counters().restarts == 0);
 }
 
-TEST_CASE("a push sends what the tensor has, however much it is granted") {
+TEST_CASE("a push sends what the tensor has, however often it is started") {
   HostileServerFixture fixture;
   HostileServer& server = fixture.server;
   const auto values = std::make_shared<std::vector<float>>(kChunk, 2.0f);
@@ -218,18 +215,16 @@ TEST_CASE("a push sends what the tensor has, however much it is granted") {
   fixture.client->Push(server.address(), {"job-1", 0, 1, 1, 0, 1}, Encoding::kFloat32, *values,
                        values, testing::kHangLimit, pushed.Setter());
   v1::Frame answer = MakeFrame(server.ReceiveOpening().transfer());
-  answer.mutable_push_grant()->set_first_chunk(-3);  // dropped
-  answer.mutable_push_grant()->set_chunk_limit(4);
+  answer.mutable_transfer_start()->set_first_chunk(-3);  // dropped
   server.Send(answer);
-  answer.mutable_push_result()->set_outcome(static_cast<v1::PushResult::Outcome>(77));
+  answer.mutable_transfer_end()->set_outcome(static_cast<v1::TransferEnd::Outcome>(77));
   server.Send(answer);  // no outcome that is known: another attempt
 
   answer = MakeFrame(server.ReceiveOpening().transfer());
-  answer.mutable_push_grant()->set_first_chunk(1);
-  answer.mutable_push_grant()->set_chunk_limit(INT64_MAX);
+  answer.mutable_transfer_start()->set_first_chunk(1);
   for (int i = 0; i < 3; ++i) server.Send(answer);
   for (int64_t index = 1; index < 4; ++index) REQUIRE(server.Receive().chunk().index() == index);
-  answer.mutable_push_result()->set_outcome(v1::PushResult::STAGED);
+  answer.mutable_transfer_end()->set_outcome(v1::TransferEnd::STAGED);
   server.Send(answer);
   REQUIRE(pushed.Get().status.ok());
   REQUIRE(fixture.client->counters().payload_bytes_sent == 3 * kChunk);

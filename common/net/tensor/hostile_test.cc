@@ -83,8 +83,8 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
     const v1::Frame answer = attacker.Receive();
     INFO(answer.ShortDebugString());
     REQUIRE(answer.transfer() == transfer);
-    REQUIRE(answer.push_result().outcome() == v1::PushResult::REFUSED);
-    REQUIRE(absl::StrContains(answer.push_result().reason(), reason));
+    REQUIRE(answer.transfer_end().outcome() == v1::TransferEnd::REFUSED);
+    REQUIRE(absl::StrContains(answer.transfer_end().reason(), reason));
   };
   refused(
       1, [](auto& open) { open.set_element_count(-1); }, "element_count -1");
@@ -119,7 +119,7 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
   v1::Frame future = OpenPush(12, 1, 100);
   future.set_protocol_version(9);
   attacker.Send(future);
-  REQUIRE(absl::StrContains(attacker.Receive().push_result().reason(), "version 9 is not 1"));
+  REQUIRE(absl::StrContains(attacker.Receive().transfer_end().reason(), "version 9 is not 1"));
   RequireStillServing(link);
 }
 
@@ -135,40 +135,38 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
       v1::Frame frame = OpenPush(transfer, static_cast<ShardId>(transfer), 300);
       frame.mutable_push_open()->set_encoding(encoding);
       attacker.Send(frame);
-      REQUIRE(attacker.Receive().push_grant().chunk_limit() == 1);
+      REQUIRE(attacker.Receive().has_transfer_start());
       attacker.SendChunk(transfer, 0, std::string(length, 'x'));
       const v1::Frame answer = attacker.Receive();
-      REQUIRE(absl::StrContains(answer.push_result().reason(),
+      REQUIRE(absl::StrContains(answer.transfer_end().reason(),
                                 absl::StrCat(length, " bytes instead of ", bytes)));
     }
     v1::Frame frame = MakeFrame(++transfer);
     SetRequest({"job-1", 0, 1, Encoding::kFloat32}, frame.mutable_pull_open());
     frame.mutable_pull_open()->set_chunk_bytes(4096);
-    frame.mutable_pull_open()->set_chunk_limit(1);
     frame.mutable_pull_open()->set_encoding(encoding);
     attacker.Send(frame);
-    REQUIRE(absl::StrContains(attacker.Receive().pull_refused().reason(), "encoding"));
+    REQUIRE(absl::StrContains(attacker.Receive().transfer_end().reason(), "encoding"));
   }
   RequireStillServing(link);
 }
 
-TEST_CASE(
-    "chunks that were not granted, or of a wrong place, length or checksum, end the attempt") {
-  TestLink link({.push_window_chunks = 2});
+TEST_CASE("chunks of a wrong place, length or checksum end the attempt") {
+  TestLink link;
   Attacker attacker(link.address.endpoint);
   const std::string chunk(1024, 'x');
   uint64_t transfer = 0;
   ShardId shard = 0;
   const auto refused = [&](auto send, absl::string_view reason) {
     attacker.Send(OpenPush(++transfer, ++shard, 1024));
-    REQUIRE(attacker.Receive().push_grant().chunk_limit() == 2);
+    REQUIRE(attacker.Receive().has_transfer_start());
     send(transfer);
     const v1::Frame answer = attacker.Receive();
     INFO(answer.ShortDebugString());
-    REQUIRE(answer.push_result().outcome() == v1::PushResult::TRY_AGAIN);
-    REQUIRE(absl::StrContains(answer.push_result().reason(), reason));
+    REQUIRE(answer.transfer_end().outcome() == v1::TransferEnd::TRY_AGAIN);
+    REQUIRE(absl::StrContains(answer.transfer_end().reason(), reason));
   };
-  refused([&](uint64_t t) { attacker.SendChunk(t, 2, chunk); }, "not granted");
+  refused([&](uint64_t t) { attacker.SendChunk(t, 2, chunk); }, "chunk 2 came instead of 0");
   refused([&](uint64_t t) { attacker.SendChunk(t, 1, chunk); }, "chunk 1 came instead of 0");
   refused([&](uint64_t t) { attacker.SendChunk(t, 0, "short"); }, "5 bytes instead of 1024");
   refused([&](uint64_t t) { attacker.SendChunk(t, 0, chunk + "x"); }, "1025 bytes");
@@ -182,14 +180,14 @@ TEST_CASE("after a corrupt chunk the next attempt goes on behind the last good o
   Attacker attacker(link.address.endpoint);
   const std::string chunk(1024, '\0');
   attacker.Send(OpenPush(1, 1, 512));
-  REQUIRE(attacker.Receive().has_push_grant());
+  REQUIRE(attacker.Receive().has_transfer_start());
   attacker.SendChunk(1, 0, chunk);
   attacker.SendChunk(1, 1, chunk, /*honest=*/false);
-  REQUIRE(attacker.Receive().push_result().outcome() == v1::PushResult::TRY_AGAIN);
+  REQUIRE(attacker.Receive().transfer_end().outcome() == v1::TransferEnd::TRY_AGAIN);
   attacker.Send(OpenPush(2, 1, 512));
-  REQUIRE(attacker.Receive().push_grant().first_chunk() == 1);
+  REQUIRE(attacker.Receive().transfer_start().first_chunk() == 1);
   attacker.SendChunk(2, 1, chunk);
-  REQUIRE(attacker.Receive().push_result().outcome() == v1::PushResult::STAGED);
+  REQUIRE(attacker.Receive().transfer_end().outcome() == v1::TransferEnd::STAGED);
   REQUIRE(*link.handler.Staged({"job-1", 0, 1, 1, 0, 1}) == std::vector<float>(512));
 }
 
@@ -202,9 +200,9 @@ TEST_CASE("frames out of place are dropped and counted") {
   attacker.Send({MakeFrame(6).SerializeAsString()});
   attacker.Send({OpenPush(7, 1, 10).SerializeAsString(), "a payload that must not be"});
   attacker.Send({"a", "b", "c", "d"});
-  v1::Frame grant = MakeFrame(8);
-  grant.mutable_push_grant();
-  attacker.Send(grant);
+  v1::Frame start = MakeFrame(8);
+  start.mutable_transfer_start();
+  attacker.Send(start);
   const std::string whole = OpenPush(9, 1, 10).SerializeAsString();
   attacker.Send({whole.substr(0, whole.size() - 3)});
   AwaitRefused(link, 8);
@@ -224,7 +222,7 @@ TEST_CASE("a sender that falls silent loses its memory to others") {
   TestLink link({.assembly_bytes_max = 21'000, .idle_timeout = 300ms});
   Attacker attacker(link.address.endpoint);
   attacker.Send(OpenPush(1, 1, 5000));
-  REQUIRE(attacker.Receive().has_push_grant());
+  REQUIRE(attacker.Receive().has_transfer_start());
   // Where the machine is slow, it has been dropped by now.
   const int64_t bytes = link.server->assembly_bytes();
   REQUIRE((bytes == 20'000 || bytes == 0));
@@ -240,7 +238,6 @@ TEST_CASE("a puller that reads nothing pins no more than its window") {
     v1::Frame frame = MakeFrame(transfer);
     SetRequest({"job-1", 0, 1, Encoding::kBfloat16}, frame.mutable_pull_open());
     frame.mutable_pull_open()->set_chunk_bytes(4096);
-    frame.mutable_pull_open()->set_chunk_limit(kElementsMax);
     attacker.Send(frame);
   }
   link.handler.AwaitPulls(20);
@@ -249,6 +246,18 @@ TEST_CASE("a puller that reads nothing pins no more than its window") {
   REQUIRE(pulled == std::vector<float>(8 << 20));
   // The kernel's buffers took what they hold of the 320 MiB that the silent one requested.
   REQUIRE(link.server->counters().payload_bytes_sent < 128 << 20);
+}
+
+TEST_CASE("a puller that reads nothing is dropped as idle") {
+  TestLink link({.idle_timeout = 300ms});
+  link.handler.Hold(1, std::make_shared<std::vector<float>>(64 << 20), 0);
+  Attacker attacker(link.address.endpoint);
+  v1::Frame frame = MakeFrame(1);
+  SetRequest({"job-1", 0, 1}, frame.mutable_pull_open());
+  frame.mutable_pull_open()->set_chunk_bytes(1 << 20);
+  attacker.Send(frame);
+  while (link.server->counters().transfers_failed == 0) std::this_thread::yield();
+  RequireStillServing(link);
 }
 
 TEST_CASE("random bytes and mangled frames do no harm") {

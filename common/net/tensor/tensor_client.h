@@ -20,14 +20,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "common/ids.h"
 #include "common/net/chunks.h"
-#include "common/net/link_socket.h"
+#include "common/net/link_end.h"
 #include "common/net/path_connections.h"
 #include "common/net/security.h"
 #include "common/net/tensor/pull_rates.h"
@@ -66,28 +65,25 @@ struct TensorClientOptions {
   int connections_per_server = 1;
   int connections_per_server_max = 16;
   int64_t chunk_bytes = int64_t{1} << 20;      // of a payload frame; a multiple of 4
-  int pull_window_chunks = 16;                 // that one pull may have in flight
   int64_t send_bytes_max = int64_t{64} << 20;  // with libzmq and not yet sent; 4 MiB a connection
   int transfers_max = 1024;                    // at a time; more are refused at once
 
-  // 0: as fast as it goes. For tests that need a slow link: bytes per second of payload, in each
-  // direction, for this client as a whole.
+  // 0: as fast as it goes. For tests that need a slow link: bytes per second of pushes.
   double bandwidth_limit_bytes_per_s = 0;
 };
 
-class TensorClient : public CountsTransfers {
+class TensorClient : public CountsTransfers, private LinkEnd {
  public:
   using Done = std::function<void(TransferResult)>;
 
   static absl::StatusOr<std::unique_ptr<TensorClient>> Create(TensorClientOptions options);
 
-  // Ends every transfer with Cancelled, then stops. No `done` runs after this.
+  // Stops, and ends every transfer with Cancelled. No `done` runs after this.
   ~TensorClient();
-  TensorClient(const TensorClient&) = delete;
-  TensorClient& operator=(const TensorClient&) = delete;
 
-  // All of these are thread-safe and return at once. `done` runs once, on the network thread, and
-  // must not hold it up: it enqueues, or starts the next transfer. It must not destroy the client.
+  // All of these are thread-safe and return at once. `done` runs once, on the network thread (or
+  // in the destructor), and must not hold it up: it enqueues, or starts the next transfer. It must
+  // not destroy the client.
 
   // Sends `source`, encoded (not quantised), as the push `id`. `source` stays unchanged while
   // `owner` is kept here: until the last byte has left. That may be slightly after `done`.
@@ -117,15 +113,11 @@ class TensorClient : public CountsTransfers {
 
  private:
   explicit TensorClient(TensorClientOptions options)
-      : options_(std::move(options)),
-        pool_(BufferPool::Create(options_.send_bytes_max)),
-        push_pace_(options_.bandwidth_limit_bytes_per_s),
-        pull_pace_(options_.bandwidth_limit_bytes_per_s) {}
-  absl::Status Start();
+      : LinkEnd(options.send_bytes_max, options.send_bytes_max),
+        options_(std::move(options)),
+        pace_(options_.bandwidth_limit_bytes_per_s) {}
 
-  struct Connection;
-
-  // A push or a pull, from the call to its `done`.
+  // A push or a pull, from the call to its `done`. It goes in segments, one or more.
   struct Transfer {
     TransferId id = 0;
     ServerAddress server;
@@ -142,6 +134,27 @@ class TensorClient : public CountsTransfers {
     Instant opened;
     Instant deadline;
 
+    int64_t next = 0;                       // the first element without a segment
+    int open = 0;                           // segments
+    std::optional<TransferResult> failure;  // the first; its other segments are of no use
+    bool staged = false;                    // some segment was
+    Version version = kNoVersion;
+
+    std::string Name() const;
+  };
+
+  struct Connection : LinkConnection {
+    size_t segments = 0;
+    int moving = 0;  // of these, those that have bytes to move, as StartSegments counts them
+  };
+
+  // A range of a transfer's elements, which is on the wire by itself.
+  struct Segment {
+    Transfer* whole = nullptr;
+    uint64_t id = 0;
+    int64_t begin = 0, end = 0;
+    Instant opened;
+
     Connection* connection = nullptr;
     uint64_t attempt = 0;  // number of the present attempt; 0: none is open
     Instant opened_at;     // when it was opened, until its first answer
@@ -149,103 +162,64 @@ class TensorClient : public CountsTransfers {
     int attempts = 0;
     std::string waiting_for = "a connection";
     std::string last_error;                  // of attempts that failed
-    std::optional<OutgoingTensor> outgoing;  // a push that was granted
-    int64_t chunk_limit = 0;                 // push: granted to us; pull: granted by us
+    std::optional<OutgoingTensor> outgoing;  // a push that was started
     std::optional<IncomingTensor> incoming;  // a pull
     Version version = kNoVersion;            // of the chunks held
-    bool replied = false;                    // a pull whose PullReply has come in this attempt
-
-    std::string Name() const;
-    int64_t elements() const {
-      return is_push ? element_count : static_cast<int64_t>(destination.size());
-    }
+    bool replied = false;                    // a pull that has been started in this attempt
   };
 
-  // Thread-safe.
-  TransferId Submit(std::unique_ptr<Transfer> transfer, Duration timeout);
-  void Run();
-  int WaitMs() const;
-  // A large transfer. It is never on the wire itself: its segments are transfers of their own.
-  struct Split {
-    std::unique_ptr<Transfer> whole;
-    int64_t next = 0;  // the first element without a segment
-    std::set<TransferId> open;
-    std::optional<TransferResult> failure;  // the first
-    bool staged = false;                    // some segment was
-    Version version = kNoVersion;
-  };
-
-  void Begin(std::unique_ptr<Transfer> transfer);
-  void Connect(Transfer& added);
-  int64_t SegmentElements(const Transfer& transfer) const;
-  bool IsSplit(const Transfer& transfer) const;
+  // transfers and their segments
+  TransferId Submit(Transfer transfer, Duration timeout);  // thread-safe
+  void Begin(Transfer transfer);
+  void Fail(Transfer& transfer, absl::Status why);
+  void Finish(Transfer& transfer);
+  static bool IsSplit(const Transfer& transfer);
   void StartSegments();
   bool HasRoom(const ServerAddress& server, size_t open);
-  void StartSegment(TransferId id, Split& split);
-  void SegmentDone(TransferId id, TransferId segment, TransferResult result);
-  void FailSplit(TransferId id, TransferResult failure);
-  void EndSplit(TransferId id);
+  void StartSegment(Transfer& whole);
+  void End(Segment& segment, TransferResult result);
 
+  // loop
+  void AddTo(std::vector<Socket*>* sockets) override;
+  Instant NextDue() const override;
+  bool Turn() override;
   absl::StatusOr<Connection*> ConnectionTo(const ServerAddress& server);
   absl::Status AddConnection(const ServerAddress& server);
   void AddConnections();  // where more are wanted
-  void MoveToAnother(Transfer& transfer);
+  void MoveToAnother(Segment& segment);
   PathConnections& PathTo(const ServerAddress& server);
-  absl::Status Connect(const ServerAddress& server, Connection* connection);
-
-  void ReadMonitor(Connection& connection);
+  void Watch(Connection& connection);
   void OnConnectionLost(Connection& connection, ConnectionEvent event);
   bool ReceiveSome(Connection& connection);
-  void OnFrame(Connection& connection, LinkFrame& in);
-  void OnPushGrant(Transfer& transfer, const v1::PushCredit& grant);
-  void OnPushResult(Transfer& transfer, const v1::PushResult& result);
-  void OnPullReply(Transfer& transfer, const v1::PullReply& reply);
-  void OnPullRefused(Transfer& transfer, const v1::PullRefused& refused);
-  void OnChunk(Transfer& transfer, LinkFrame& in);
-
-  void Pump();  // opens, sends chunks and credits, ends what is late
-  void Open(Transfer& transfer);
-  bool SendChunk(Transfer& transfer);
-  void SendCredit(Transfer& transfer);
   void EndLate();
-  int64_t NextCredit(Transfer& transfer, int64_t held);
+
+  // the wire
+  bool Pump();  // opens and sends chunks; whether there is more to send at once
+  void Open(Segment& segment);
+  bool SendChunk(Segment& segment);
+  void SendCancel(Segment& segment);
+  void OnFrame(Connection& connection, LinkFrame& in);
+  void OnPushStart(Segment& segment, const v1::TransferStart& start);
+  void OnPullStart(Segment& segment, const v1::TransferStart& start);
+  void OnEnd(Segment& segment, const v1::TransferEnd& end);
+  void OnChunk(Segment& segment, LinkFrame& in);
   // Ends the attempt; the next one starts after `delay`.
-  void TryAgain(Transfer& transfer, const std::string& why, Duration delay);
-  void End(Transfer& transfer, absl::Status status, PushStatus push_status = PushStatus::kRefused,
-           std::optional<PullRefusal> refusal = std::nullopt);
-  SendOutcome SendFrame(Connection& connection, const v1::Frame& frame, Message* payload = nullptr);
+  void TryAgain(Segment& segment, const std::string& why, Duration delay);
 
   const TensorClientOptions options_;
   const int64_t window_bytes_ = ConnectionWindowBytes();
-  const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
-  TaskQueue tasks_;
-  std::unique_ptr<ZmqContext> context_;
-  std::atomic<TransferId> next_id_ = 1;
+  std::atomic<uint64_t> next_id_ = 1;  // of transfers and segments
   mutable std::mutex rates_mutex_;
   PullRates pull_rates_;  // guarded by rates_mutex_
 
   // The network thread's own.
-  bool stopping_ = false;
-  bool busy_ = false;  // there is more to send at once
-  Instant now_;
   uint64_t next_attempt_ = 1;
-  Pace push_pace_;
-  Pace pull_pace_;
-  std::map<TransferId, std::unique_ptr<Transfer>> transfers_;
-  std::map<uint64_t, Transfer*> transfer_by_attempt_;
-  std::map<TransferId, Split> splits_;
+  Pace pace_;
+  std::map<TransferId, Transfer> transfers_;
+  std::map<uint64_t, Segment> segments_;
+  std::map<uint64_t, Segment*> segment_by_attempt_;
   std::map<ServerAddress, std::vector<std::unique_ptr<Connection>>> connections_;
   std::map<ServerAddress, PathConnections> paths_;
-  std::thread thread_;
-};
-
-struct TensorClient::Connection {
-  std::unique_ptr<LinkClient> link;
-  std::string last_error;
-  size_t transfers = 0;
-  int moving = 0;  // of these, those that have bytes to move, as StartSegments counts them
-  std::shared_ptr<SendAccount> account;
 };
 
 }  // namespace atl

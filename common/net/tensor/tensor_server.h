@@ -3,11 +3,10 @@
 // Parameter servers use it. One ROUTER socket, libzmq's I/O threads, and one network thread of its
 // own that checks, assembles and cuts up. The protocol and its limits are in proto/frame.proto.
 //
-// Backpressure. Memory is bounded whatever arrives: a push takes memory only after the handler has
-// admitted it, at most `assembly_bytes_max` bytes of pushes are unacknowledged at a time (later
-// ones wait in a bounded queue, or are ordered to retry), a client sends only the chunks it was
-// granted, and at most `send_bytes_max` bytes, 4 MiB a client of them, plus two chunks a client,
-// are on their way out.
+// Backpressure. Memory is bounded whatever arrives: a push takes memory, for all of it, only after
+// the handler has admitted it, at most `assembly_bytes_max` bytes of pushes are unacknowledged at a
+// time (later ones wait in a bounded queue, or are ordered to retry), and at most `send_bytes_max`
+// bytes, 4 MiB a client of them, plus two chunks a client, are on their way out.
 
 #ifndef ATOLL_COMMON_NET_TENSOR_TENSOR_SERVER_H_
 #define ATOLL_COMMON_NET_TENSOR_TENSOR_SERVER_H_
@@ -19,12 +18,11 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/ids.h"
 #include "common/net/chunks.h"
-#include "common/net/link_socket.h"
+#include "common/net/link_end.h"
 #include "common/net/payload.h"
 #include "common/net/security.h"
 #include "common/net/tensor/tensor_types.h"
@@ -71,7 +69,6 @@ struct TensorServerOptions {
   int64_t assembly_bytes_max = int64_t{4} << 30;  // of all pushes admitted and unacknowledged
   int64_t send_bytes_max = int64_t{256} << 20;    // of all chunks handed to libzmq and not yet sent
   int64_t idle_buffer_bytes_max = int64_t{1} << 30;  // kept to be used again
-  int push_window_chunks = 16;                       // that one push may have in flight
   int waiting_pushes_max = 4096;  // that wait for assembly room; more are ordered to retry
   int transfers_per_client_max = 1024;
   Duration idle_timeout = std::chrono::seconds(60);  // without a frame: a transfer is dropped
@@ -80,15 +77,13 @@ struct TensorServerOptions {
   double bandwidth_limit_bytes_per_s = 0;
 };
 
-class TensorServer : public CountsTransfers {
+class TensorServer : public CountsTransfers, private LinkEnd {
  public:
   // Binds and starts. `handler` must outlive the server. Errors name the endpoint.
   static absl::StatusOr<std::unique_ptr<TensorServer>> Create(TensorServerOptions options,
                                                               TensorHandler* handler);
   // Stops: no handler call runs or starts after this. Clients see the connection close.
-  ~TensorServer();
-  TensorServer(const TensorServer&) = delete;
-  TensorServer& operator=(const TensorServer&) = delete;
+  ~TensorServer() { Stop(); }
 
   // The endpoint bound, with its real port.
   const std::string& endpoint() const { return endpoint_; }
@@ -96,7 +91,7 @@ class TensorServer : public CountsTransfers {
   // The answers. Thread-safe; they return at once. An unknown or answered token does nothing.
   // kStaged guarantees that the push is durable (design: it is in the log, synced).
   void AcknowledgePush(ReplyToken token, PushStatus status, std::string reason = "") {
-    tasks_.Post(
+    tasks_->Post(
         [this, token, status, reason = std::move(reason)] { Acknowledge(token, status, reason); });
   }
 
@@ -104,14 +99,14 @@ class TensorServer : public CountsTransfers {
   // has left, or the puller has disconnected. fp32 is sent from where it lies, without a copy.
   void ReplyPull(ReplyToken token, Version version, std::span<const float> values,
                  std::shared_ptr<const void> owner) {
-    tasks_.Post([this, token, version, values, owner = std::move(owner)] {
+    tasks_->Post([this, token, version, values, owner = std::move(owner)] {
       Reply(token, version, values, owner);
     });
   }
 
   // `current`: the newest version held, kNoVersion if none.
   void RefusePull(ReplyToken token, PullRefusal refusal, Version current, std::string reason) {
-    tasks_.Post([this, token, refusal, current, reason = std::move(reason)] {
+    tasks_->Post([this, token, refusal, current, reason = std::move(reason)] {
       Refuse(token, refusal, current, reason);
     });
   }
@@ -120,7 +115,7 @@ class TensorServer : public CountsTransfers {
   // Every transfer of a client whose key is not among them ends, and nothing more is taken from it.
   // Thread-safe; returns at once.
   void SetClientKeys(std::vector<std::string> public_keys) {
-    tasks_.Post([this, keys = std::move(public_keys)] { Allow(keys); });
+    tasks_->Post([this, keys = std::move(public_keys)] { Allow(keys); });
   }
 
   // Bytes admitted and unacknowledged now; thread-safe.
@@ -128,9 +123,9 @@ class TensorServer : public CountsTransfers {
 
  private:
   TensorServer(TensorServerOptions options, TensorHandler* handler)
-      : options_(std::move(options)),
+      : LinkEnd(options.idle_buffer_bytes_max, options.send_bytes_max),
+        options_(std::move(options)),
         handler_(handler),
-        pool_(BufferPool::Create(options_.idle_buffer_bytes_max)),
         pace_(options_.bandwidth_limit_bytes_per_s) {}
   absl::Status Start();
 
@@ -141,31 +136,34 @@ class TensorServer : public CountsTransfers {
     auto operator<=>(const Route&) const = default;
   };
 
-  struct Push {
-    PushId id;
+  // A push or a pull, from its opening to its end.
+  struct Transfer {
     Route route;  // of the newest attempt
-    Encoding encoding;
-    int64_t element_count = 0;
+    bool is_push = false;
+    enum {
+      kWaiting,    // for room
+      kReceiving,  // chunks of a push
+      kHandled,    // its handler is to answer
+      kSending     // chunks of a pull
+    } stage = kWaiting;
+    Encoding encoding = Encoding::kFloat32;
     int64_t chunk_bytes = 0;
-    enum { kWaiting, kReceiving, kDelivered } stage = kWaiting;
-    Payload payload;                         // while kReceiving
-    std::optional<IncomingTensor> incoming;  // while kReceiving
-    int64_t granted = 0;                     // chunk limit sent to the client
-    ReplyToken token;                        // while kDelivered
-    Instant active;                          // of the last frame or, once delivered, irrelevant
+    ReplyToken token;  // once it has been handled
+    Instant active;    // of the last frame
     Instant opened;
 
-    int64_t bytes() const { return EncodedBytes(encoding, element_count); }
-  };
+    PushId push_id;
+    int64_t element_count = 0;  // of a push
+    Payload payload;            // while kReceiving
+    std::optional<IncomingTensor> incoming;
+    bool broken = false;  // nothing more is taken before the next attempt
 
-  struct Pull {
-    Route route;
-    v1::PullOpen open;
-    ReplyToken token;
-    std::optional<OutgoingTensor> outgoing;  // once answered
-    int64_t chunk_limit = 0;
-    Instant active;
-    Instant opened;
+    int32_t priority = 0;  // of a pull
+    Version held_version = kNoVersion;
+    int64_t first_chunk = 0;
+    std::optional<OutgoingTensor> outgoing;  // while kSending
+
+    int64_t bytes() const { return EncodedBytes(encoding, element_count); }  // of a push
   };
 
   struct Peer {
@@ -175,72 +173,66 @@ class TensorServer : public CountsTransfers {
     Instant sent;  // the last chunk of a pull
   };
 
+  // loop
+  void AddTo(std::vector<Socket*>* sockets) override { link_->AddTo(sockets); }
+  Instant NextDue() const override;
+  bool Turn() override;
+  bool ReceiveSome();  // whether more may be waiting
+  void OnFrame(LinkFrame& in);
+  // Returns whether the sender's key is still among those that may connect: sessions outlive the
+  // list.
+  bool IsAllowed(const LinkFrame& in);
+  void Allow(const std::vector<std::string>& public_keys);
+  bool SendChunks();  // whether there is more to send at once
+  void SendChunk(Transfer& pull);
+  void DropIdle();
+  bool IsIdle(const Transfer& transfer, Instant oldest);
+
+  // requests
+  void OnPushOpen(const Route& route, const v1::PushOpen& open);
+  void OnPullOpen(const Route& route, const v1::PullOpen& open);
+  void OnChunk(const Route& route, LinkFrame& in);
+  void OnCancel(const Route& route);
+  // A new attempt takes the place of the one before.
+  void Resume(Transfer& push, const Route& route, const v1::PushOpen& open);
+  void AdmitWaiting();
+  bool Begin(Transfer& push);  // whether there was room; a refused push is ended
+  void Deliver(Transfer& push);
   void Acknowledge(ReplyToken token, PushStatus status, const std::string& reason);
   void Reply(ReplyToken token, Version version, std::span<const float> values,
              std::shared_ptr<const void> owner);
   void Refuse(ReplyToken token, PullRefusal refusal, Version current, const std::string& reason);
-  void Allow(const std::vector<std::string>& public_keys);
-  void Run();
-  bool ReceiveSome();  // whether more may be waiting
-  void OnFrame(LinkFrame& in);
-  void OnPushOpen(const Route& route, const v1::PushOpen& open);
-  void OnChunk(const Route& route, LinkFrame& in);
-  void OnPullOpen(const Route& route, const v1::PullOpen& open);
-  void OnPullCredit(const Route& route, int64_t chunk_limit);
-  void OnCancel(const Route& route);
-
-  bool Resume(Push& push, const Route& route, const v1::PushOpen& open);
-  void AdmitWaiting();
-  bool Begin(Push& push);  // whether there was room; a refused push is ended
-  void Grant(Push& push, bool first);
-  void Deliver(Push& push);
-  void EndPush(Push& push, v1::PushResult::Outcome outcome, const std::string& reason);
-  void EndPull(const Route& route);
-  void SendPushResult(const Route& route, v1::PushResult::Outcome outcome,
-                      const std::string& reason);
-  void SendPullRefused(const Route& route, v1::PullRefused::Code code, Version current,
-                       const std::string& reason);
-  SendOutcome SendFrame(const Route& route, const v1::Frame& frame, Message* payload = nullptr);
-
-  bool SendChunks();  // whether there is more to send at once
-  void SendChunk(Pull& pull);
-  void DropIdle();
-  bool IsIdle(const Pull& pull, Instant oldest);
-  // Returns whether the sender's key is still among those that may connect: sessions outlive the
-  // list.
-  bool IsAllowed(const LinkFrame& in);
-  void EndTransfers(const std::string& peer);
-  bool AddTransfer(const std::string& peer);
-  void RemoveTransfer(const std::string& peer);
-  int WaitMs() const;
+  // Returns what the handler was to answer; null: it has ended, or been answered.
+  Transfer* TakeHandled(ReplyToken token);
+  bool AddPeer(const std::string& peer);  // for a transfer more
+  void RemovePeer(const std::string& peer);
+  // Ends a transfer, with or without a word to its client.
+  void End(const Transfer& transfer, v1::TransferEnd::Outcome outcome, const std::string& reason,
+           Version current = kNoVersion);
+  void Remove(const Transfer& transfer, bool done);
+  SendOutcome SendStart(const Transfer& transfer, int64_t first_chunk, Version version = 0,
+                        int64_t element_count = 0);
+  void SendEnd(const Route& route, v1::TransferEnd::Outcome outcome, const std::string& reason,
+               Version current = kNoVersion);
 
   const TensorServerOptions options_;
   TensorHandler* const handler_;
-  const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<SendAccount::Total> unsent_bytes_ = std::make_shared<SendAccount::Total>(0);
-  TaskQueue tasks_;
   std::string endpoint_;
-  std::unique_ptr<ZmqContext> context_;
   std::unique_ptr<LinkServer> link_;
   std::atomic<int64_t> assembly_bytes_ = 0;
 
   // The network thread's own.
-  bool stopping_ = false;
   std::set<std::string> client_keys_;  // Z85; with keys
   std::string sender_key_;             // of the frame under way
-  Instant now_;
   Instant next_idle_check_;
   uint64_t next_token_ = 1;
-  std::map<PushId, Push> pushes_;
-  std::map<Route, PushId> push_of_route_;
-  std::map<uint64_t, PushId> push_of_token_;
+  std::map<Route, Transfer> transfers_;
+  std::map<PushId, Route> route_of_push_;
+  std::map<ReplyToken, Route> route_of_token_;
   std::deque<PushId> waiting_;  // in order of arrival; may name pushes that have ended
-  std::map<Route, Pull> pulls_;
-  std::map<uint64_t, Route> pull_of_token_;
   std::map<std::string, Peer> peers_;
   std::string last_served_;  // the connection
   Pace pace_;
-  std::thread thread_;
 };
 
 }  // namespace atl

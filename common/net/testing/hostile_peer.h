@@ -108,8 +108,9 @@ class HostileReceiver {
       const v1::Frame hello = Receive();
       if (hello.peer_hello().from() != "w") continue;
       v1::Frame welcome = MakeFrame(hello.transfer());
-      welcome.mutable_peer_welcome()->set_command_limit(1 << 20);
-      welcome.mutable_peer_welcome()->set_tensor_limit(1 << 20);
+      for (const int64_t limit : {1 << 20, 1 << 20, 0, 0}) {
+        welcome.mutable_peer_welcome()->add_limits(limit);
+      }
       Send(welcome.SerializeAsString());
       ++lanes;
     }
