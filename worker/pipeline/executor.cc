@@ -126,10 +126,9 @@ absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   if (!status.ok()) {
     interrupt_.Raise(Annotate(status, device_.name()));
     sync_.Stop();
-  }
-  if (input.train) {
-    (void)sync_.Wait();
-    if (status.ok()) result->device.sync_spans = sync_.spans();
+    if (input.train) (void)sync_.Wait();
+  } else if (input.train) {
+    result->device.sync_spans = sync_.spans();  // the parameters that come back delay no step's end
   }
   result->device.ended = SteadyNow();
   if (status.ok()) Adapt();
@@ -156,6 +155,7 @@ absl::Status Executor::Begin() {
   noted_.clear();
   if (waits_) {  // for what the last step has left, too
     ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));
+    ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/true));
     ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
   }
   if (points_) ATOLL_RETURN_IF_ERROR(clock_.Start());

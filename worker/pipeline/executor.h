@@ -281,7 +281,6 @@ class Executor {
   int received_ = -1;         // the point before the newest message that F or B needs
   bool waited_here_ = false;  // for messages, since the last operation
   bool spreads_ = false;
-  absl::Status spread_status_;      // why the newest parameters of owners did not come
   std::unique_ptr<Event> reached_;  // the end of what the device had when W were last looked for
   int64_t waiting_number_ = 0, taken_number_ = 0;
   std::vector<double> sums_;  // by the table's slots

@@ -199,8 +199,8 @@ absl::Status Executor::Commit() {
   step.worked = step.summed = step.committed = SteadyNow();
   ATOLL_RETURN_IF_ERROR(EnqueueCommit());
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
+  ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/false));  // F has read what came, or did not
   ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
-  ATOLL_RETURN_IF_ERROR(spread_status_);  // F has read what did not come
   step.summed = step.committed = SteadyNow();
   if (points_) clock_.NewestPassed();
   NoteSpread();
@@ -278,18 +278,14 @@ absl::Status Executor::Optimize() {
 absl::Status Executor::Spread() {
   if (!device_.role().ownership.sharded()) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(sync_.Spread(waits_));
-  spread_status_ = absl::OkStatus();
   spreads_ = true;
   return device_.runs_behind_host() ? absl::OkStatus() : FinishSpread();
 }
 
 absl::Status Executor::FinishSpread() {
   if (!spreads_) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(spread_status_);
   sync_.AwaitSpread();
-  const absl::Status done = device_.communication().Synchronize(device_.communication_stream());
-  // An error is given once, and later questions for the parameters have it, too.
-  if (!done.ok() && !sync_.spread_came()) return spread_status_ = done;
+  ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/true));
   NoteSpread();
   return absl::OkStatus();
 }

@@ -80,7 +80,7 @@ absl::Status GradientSync::Run() {
   ATOLL_RETURN_IF_ERROR(clock_.Start());
   for (const SyncTask& task : device_.role().syncs) {
     const absl::Status waited = WaitFor(task);
-    ATOLL_RETURN_IF_ERROR(LookAtSpread());
+    ATOLL_RETURN_IF_ERROR(SettleSpread(/*waits=*/false));
     ATOLL_RETURN_IF_ERROR(waited);
     summed_bytes_ = 0;
     ATOLL_ASSIGN_OR_RETURN(const int start, clock_.Mark());
@@ -175,13 +175,16 @@ absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
   return absl::OkStatus();
 }
 
-// Should a collective of this step fail, the last one's parameters are still good.
-absl::Status GradientSync::LookAtSpread() {
+// Settled early: should a collective of this step fail, the last one's parameters are still good.
+absl::Status GradientSync::SettleSpread(bool waits) {
+  const std::lock_guard lock(spread_mutex_);
+  if (!spreading_) return spread_status_;
   Backend& backend = device_.communication();
-  if (spread_came_ || !backend.Passed(*gathered_.front())) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(backend.TakeFailure());
-  spread_came_ = true;
-  return absl::OkStatus();
+  if (!waits && !backend.Passed(*gathered_.front())) return absl::OkStatus();
+  spread_status_ =
+      waits ? backend.Synchronize(device_.communication_stream()) : backend.TakeFailure();
+  spreading_ = false;
+  return spread_status_;
 }
 
 // Sees the end of the gathers before the communicators end for another plan: whose failure would
@@ -197,7 +200,8 @@ void GradientSync::NoticeSpread() {
     std::this_thread::sleep_for(kLookInterval);
   }
   if (ends()) return;
-  if (const absl::Status status = LookAtSpread(); !status.ok()) interrupt_.Raise(status);
+  const absl::Status status = SettleSpread(/*waits=*/false);
+  if (!status.ok()) interrupt_.Raise(status);
 }
 
 template <typename Function>
@@ -248,7 +252,11 @@ absl::Status GradientSync::Spread(bool waits) {
     ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<Event> made, backend.NewEvent());
     gathered_.push_back(std::move(made));
   }
-  spread_came_ = tasks.empty();
+  {
+    const std::lock_guard lock(spread_mutex_);
+    spreading_ = !tasks.empty();
+    spread_status_ = absl::OkStatus();
+  }
   device_.compute().Record(device_.stream(), *stepped_);
   backend.Wait(stream, *stepped_);
   for (size_t i = tasks.size(); i-- > 0;) {

@@ -11,7 +11,6 @@
 #ifndef ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 #define ATOLL_WORKER_PIPELINE_GRADIENT_SYNC_H_
 
-#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -52,9 +51,9 @@ class GradientSync {
   void AwaitSpread(int32_t layer);
   void AwaitSpread();  // of all layers
   bool spreads() const { return !awaited_.empty(); }
-  // Returns whether the newest Spread is known to have come to its end, before any collective
-  // failed.
-  bool spread_came() const { return spread_came_; }
+  // Returns what has become of the newest Spread; OK while it is under way. A device gives a
+  // failure once, to whichever thread looks first; here all get it. `waits`: until it is over.
+  absl::Status SettleSpread(bool waits);
   // REQUIRES: after Wait, and the device has done all of it.
   std::vector<OpSpan> spans() const;
 
@@ -70,7 +69,6 @@ class GradientSync {
   template <typename Function>
   void ForEachHeld(const SyncTask& task, const Function& function) const;
   void AwaitSpread(HeldState& held);
-  absl::Status LookAtSpread();
   void NoticeSpread();
   absl::Status AllReduceTable(const SyncTask& task);
 
@@ -95,8 +93,10 @@ class GradientSync {
   // By task: its all-gather. Which layers are not behind theirs yet on the device's stream.
   std::vector<std::unique_ptr<Event>> gathered_;
   std::set<HeldState*> awaited_;
-  std::atomic<bool> spread_came_ = true;
-  int64_t summed_bytes_ = 0;  // of the task under way; its thread's own
+  std::mutex spread_mutex_;
+  bool spreading_ = false;      // and not settled; guarded by spread_mutex_
+  absl::Status spread_status_;  // guarded by spread_mutex_
+  int64_t summed_bytes_ = 0;    // of the task under way; its thread's own
   WorkQueue thread_;
 };
 
