@@ -31,6 +31,30 @@ absl::Status LinkEnd::Connect(const std::string& endpoint, const KeyPair& own,
   return connection->link->Connect(endpoint);
 }
 
+int LinkEnd::TurnConnection(LinkConnection& connection, bool used,
+                            absl::FunctionRef<bool(ConnectionEvent, int)> on_event,
+                            absl::FunctionRef<bool(LinkFrame&)> on_frame) const {
+  LinkClient& link = *connection.link;
+  int came = 0;
+  int descriptor = -1;
+  while (const std::optional<ConnectionEvent> event = link.Next(now_, &descriptor)) {
+    ++came;
+    if (*event != ConnectionEvent::kConnected && *event != ConnectionEvent::kUp) {
+      connection.trouble = std::string(Explain(*event));
+    }
+    if (!on_event(*event, descriptor)) return came;
+  }
+  const absl::Status again = used ? link.ConnectAgain(now_) : absl::OkStatus();
+  if (!again.ok()) connection.trouble = std::string(again.message());
+  link.Flush();
+  LinkFrame in;
+  for (int i = 0; i < kFramesPerTurn && link.Receive(&in); ++i) {
+    ++came;
+    if (!on_frame(in)) break;
+  }
+  return came;
+}
+
 void LinkEnd::Launch() {
   thread_ = std::thread([this] { Run(); });
 }

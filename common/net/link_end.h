@@ -37,6 +37,7 @@ class LinkEnd {
   LinkEnd& operator=(const LinkEnd&) = delete;
 
  protected:
+  static constexpr int kFramesPerTurn = 64;
   // A turn without events comes at least this often.
   static constexpr Duration kTurnMax = std::chrono::milliseconds(100);
 
@@ -51,6 +52,13 @@ class LinkEnd {
   absl::Status Connect(const std::string& endpoint, const KeyPair& own,
                        const std::string& server_key, int64_t unsent_bytes_max,
                        LinkConnection* connection);
+  // A connection's part of a turn. Passes on its events, with the descriptor of a new one, and, if
+  // it is to be used, connects again when it has been lost for a while; sends what has been sealed;
+  // passes on at most kFramesPerTurn frames. Returns how many came, events too; at once where a
+  // callback says that the connection is no more.
+  int TurnConnection(LinkConnection& connection, bool used,
+                     absl::FunctionRef<bool(ConnectionEvent, int)> on_event,
+                     absl::FunctionRef<bool(LinkFrame&)> on_frame) const;
   std::shared_ptr<SendAccount> MakeAccount(
       int64_t unsent_bytes_max = SendAccount::kConnectionBytesMax);
 

@@ -383,7 +383,7 @@ class PeerLink : private LinkEnd {
   // lanes
   void Queue(const NodeId& to, Outgoing outgoing);
   bool WatchLane(Peer& peer, int lane);  // whether something has come
-  void OnLaneDown(Peer& peer, int lane, ConnectionEvent event);
+  void OnLaneEvent(Peer& peer, int lane, ConnectionEvent event, int descriptor);
   void NoteTrouble(Peer& peer, int lane, std::string trouble);
   bool PumpPeer(Peer& peer);  // whether there is more to send at once
   void SayHello(Peer& peer, int lane);
@@ -394,7 +394,7 @@ class PeerLink : private LinkEnd {
   bool SendChunk(Peer& peer, int lane, Outgoing& outgoing);
   void Finish(Peer& peer, int channel);
   void Ping(Peer& peer);
-  void OnLaneFrame(const NodeId& name, int lane, LinkFrame& in);
+  void OnLaneFrame(Peer& peer, int lane, LinkFrame& in);
   void OnWelcome(Peer& peer, int lane, const v1::PeerWelcome& welcome);
   void OnArrival(Peer& peer, int lane, uint64_t number, const v1::PeerArrival& arrival);
   void OnPong(Peer& peer, uint64_t number);

@@ -17,7 +17,6 @@ namespace atl {
 namespace {
 
 constexpr int kChunksPerTurn = 8;
-constexpr int kFramesPerTurn = 64;
 constexpr Duration kPingInterval = std::chrono::milliseconds(500);
 constexpr size_t kRoundTripsKept = 16;
 
@@ -39,58 +38,44 @@ void SetUp(int descriptor) {
 
 }  // namespace
 
-bool PeerLink::WatchLane(Peer& peer, int lane_index) {
-  const NodeId name = peer.member.worker;
-  Lane* lane = peer.lanes[lane_index].get();
-  if (lane == nullptr) return false;
-  bool any = false;
-  int descriptor = -1;
-  while (const auto event = lane->link->Next(now_, &descriptor)) {
-    any = true;
-    switch (*event) {
-      case ConnectionEvent::kConnected:
-        SetUp(descriptor);
-        lane->descriptor = descriptor;
-        if (lane_index <= 1) NoteConnection(name, true);
-        break;
-      case ConnectionEvent::kUp:
-        lane->hello_due = true;
-        lane->trouble_logged = false;
-        NoteTrouble(peer, lane_index, kNotFollowed);
-        break;
-      case ConnectionEvent::kRetried:
-        NoteTrouble(peer, lane_index, std::string(Explain(*event)));
-        break;
-      case ConnectionEvent::kLost:
-      case ConnectionEvent::kUnknownKey:
-      case ConnectionEvent::kHandshakeFailed:
-      case ConnectionEvent::kSessionBroken:
-        OnLaneDown(peer, lane_index, *event);
-        if (peer.lost) return true;
-        break;
-    }
-  }
-  const absl::Status again = lane->link->ConnectAgain(now_);
-  if (!again.ok()) lane->trouble = std::string(again.message());
-  lane->link->Flush();
-  LinkFrame in;
-  for (int i = 0; i < kFramesPerTurn && !peer.lost && lane->link->Receive(&in); ++i) {
-    any = true;
-    OnLaneFrame(name, lane_index, in);
-  }
-  return any;
+bool PeerLink::WatchLane(Peer& peer, int lane) {
+  if (peer.lanes[lane] == nullptr) return false;
+  const int came = TurnConnection(
+      *peer.lanes[lane], /*used=*/true,
+      [&](ConnectionEvent event, int descriptor) {
+        OnLaneEvent(peer, lane, event, descriptor);
+        return !peer.lost;
+      },
+      [&](LinkFrame& in) {
+        OnLaneFrame(peer, lane, in);
+        return !peer.lost;
+      });
+  return came > 0;
 }
 
-void PeerLink::OnLaneDown(Peer& peer, int lane_index, ConnectionEvent event) {
+void PeerLink::OnLaneEvent(Peer& peer, int lane_index, ConnectionEvent event, int descriptor) {
   const NodeId name = peer.member.worker;
   Lane& lane = *peer.lanes[lane_index];
+  if (event == ConnectionEvent::kConnected) {
+    lane.descriptor = descriptor;
+    SetUp(descriptor);
+    if (lane_index <= 1) NoteConnection(name, true);
+    return;
+  }
+  if (event == ConnectionEvent::kUp) {
+    lane.hello_due = true;
+    lane.trouble_logged = false;
+    return NoteTrouble(peer, lane_index, kNotFollowed);
+  }
   if (event == ConnectionEvent::kSessionBroken) Count(name, &PeerCounters::frames_refused);
-  lane.descriptor = -1;
-  const bool in_use =
-      lane_index <= 1 ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed : lane.welcomed;
-  if (in_use) return OnPeerLost(name, std::string(Explain(event)));
+  if (event != ConnectionEvent::kRetried) {
+    lane.descriptor = -1;
+    const bool in_use =
+        lane_index <= 1 ? peer.lanes[0]->welcomed || peer.lanes[1]->welcomed : lane.welcomed;
+    if (in_use) return OnPeerLost(name, lane.trouble);
+  }
   if (event == ConnectionEvent::kLost && lane_index <= 1) NoteConnection(name, false);
-  NoteTrouble(peer, lane_index, std::string(Explain(event)));
+  NoteTrouble(peer, lane_index, lane.trouble);
 }
 
 // Only the first lanes are those that a peer cannot be without.
@@ -284,10 +269,10 @@ void PeerLink::Ping(Peer& peer) {
   if (lane.link->Send(frame) == SendOutcome::kSent) peer.ping = {lane.next_number++, now_};
 }
 
-void PeerLink::OnLaneFrame(const NodeId& name, int lane_index, LinkFrame& in) {
+void PeerLink::OnLaneFrame(Peer& peer, int lane_index, LinkFrame& in) {
   const v1::Frame& frame = in.frame;
   absl::Status status = in.status;
-  Peer& peer = *Find(name);
+  const NodeId name = peer.member.worker;
   Lane& lane = *peer.lanes[lane_index];
   // An answer to an earlier hello means nothing any more.
   const bool answers_hello = !lane.hello_due && frame.transfer() == lane.hello_number;

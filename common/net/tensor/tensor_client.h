@@ -188,9 +188,7 @@ class TensorClient : public CountsTransfers, private LinkEnd {
   void AddConnections();  // where more are wanted
   void MoveToAnother(Segment& segment);
   PathConnections& PathTo(const ServerAddress& server);
-  void Watch(Connection& connection);
-  void OnConnectionLost(Connection& connection, ConnectionEvent event);
-  bool ReceiveSome(Connection& connection);
+  void OnEvent(Connection& connection, ConnectionEvent event);
   void EndLate();
 
   // the wire

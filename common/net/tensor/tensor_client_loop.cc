@@ -6,11 +6,6 @@
 #include "common/net/tensor/tensor_client.h"
 
 namespace atl {
-namespace {
-
-constexpr int kMessagesPerTurn = 32;
-
-}  // namespace
 
 void TensorClient::AddTo(std::vector<Socket*>* sockets) {
   for (const auto& [server, connections] : connections_) {
@@ -22,8 +17,11 @@ bool TensorClient::Turn() {
   bool more = false;
   for (const auto& [server, connections] : connections_) {
     for (const auto& connection : connections) {
-      Watch(*connection);
-      more |= ReceiveSome(*connection);
+      const int came = TurnConnection(
+          *connection, /*used=*/connection->segments > 0,
+          [&](ConnectionEvent event, int) { return OnEvent(*connection, event), true; },
+          [&](LinkFrame& in) { return OnFrame(*connection, in), true; });
+      more |= came >= kFramesPerTurn;
     }
   }
   EndLate();
@@ -92,35 +90,12 @@ void TensorClient::MoveToAnother(Segment& segment) {
   ++segment.connection->segments;
 }
 
-void TensorClient::Watch(Connection& connection) {
-  while (const std::optional<ConnectionEvent> event = connection.link->Next(now_)) {
-    switch (*event) {
-      case ConnectionEvent::kConnected:
-      case ConnectionEvent::kUp:
-        break;
-      case ConnectionEvent::kRetried:
-        if (connection.trouble.empty()) connection.trouble = std::string(Explain(*event));
-        break;
-      case ConnectionEvent::kSessionBroken:
-        Count(&LinkCounters::frames_refused);
-        [[fallthrough]];
-      case ConnectionEvent::kLost:
-      case ConnectionEvent::kHandshakeFailed:
-      case ConnectionEvent::kUnknownKey:
-        OnConnectionLost(connection, *event);
-        break;
-    }
+void TensorClient::OnEvent(Connection& connection, ConnectionEvent event) {
+  if (event == ConnectionEvent::kConnected || event == ConnectionEvent::kUp ||
+      event == ConnectionEvent::kRetried) {
+    return;
   }
-  if (connection.segments > 0) {
-    const absl::Status again = connection.link->ConnectAgain(now_);
-    if (!again.ok()) connection.trouble = std::string(again.message());
-  }
-  connection.link->Flush();
-}
-
-void TensorClient::OnConnectionLost(Connection& connection, ConnectionEvent event) {
-  const std::string why(Explain(event));
-  connection.trouble = why;
+  if (event == ConnectionEvent::kSessionBroken) Count(&LinkCounters::frames_refused);
   for (auto it = segments_.begin(); it != segments_.end();) {
     Segment& segment = (it++)->second;
     if (segment.connection != &connection) continue;
@@ -128,18 +103,9 @@ void TensorClient::OnConnectionLost(Connection& connection, ConnectionEvent even
       End(segment, {absl::UnauthenticatedError("the server does not know our key; add our "
                                                "public key to its --curve-clients")});
     } else if (segment.attempt != 0) {
-      TryAgain(segment, why, Duration(0));
+      TryAgain(segment, connection.trouble, Duration(0));
     }
   }
-}
-
-bool TensorClient::ReceiveSome(Connection& connection) {
-  LinkFrame in;
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (!connection.link->Receive(&in)) return false;
-    OnFrame(connection, in);
-  }
-  return true;
 }
 
 void TensorClient::EndLate() {
