@@ -155,7 +155,7 @@ absl::Status Executor::Begin() {
   noted_.clear();
   if (waits_) {  // for what the last step has left, too
     ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));
-    ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/true));
+    ATOLL_RETURN_IF_ERROR(sync_.EndSpread(/*waits=*/true));
     ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));
   }
   if (points_) ATOLL_RETURN_IF_ERROR(clock_.Start());

@@ -199,7 +199,7 @@ absl::Status Executor::Commit() {
   step.worked = step.summed = step.committed = SteadyNow();
   ATOLL_RETURN_IF_ERROR(EnqueueCommit());
   ATOLL_RETURN_IF_ERROR(device_.compute().Synchronize(device_.stream()));
-  ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/false));  // F has read what came, or did not
+  ATOLL_RETURN_IF_ERROR(sync_.EndSpread(/*waits=*/false));  // F has read what came, or did not
   ATOLL_RETURN_IF_ERROR(device_.communication().TakeFailure());
   step.summed = step.committed = SteadyNow();
   if (points_) clock_.NewestPassed();
@@ -285,7 +285,7 @@ absl::Status Executor::Spread() {
 absl::Status Executor::FinishSpread() {
   if (!spreads_) return absl::OkStatus();
   sync_.AwaitSpread();
-  ATOLL_RETURN_IF_ERROR(sync_.SettleSpread(/*waits=*/true));
+  ATOLL_RETURN_IF_ERROR(sync_.EndSpread(/*waits=*/true));
   NoteSpread();
   return absl::OkStatus();
 }

@@ -80,7 +80,7 @@ absl::Status GradientSync::Run() {
   ATOLL_RETURN_IF_ERROR(clock_.Start());
   for (const SyncTask& task : device_.role().syncs) {
     const absl::Status waited = WaitFor(task);
-    ATOLL_RETURN_IF_ERROR(SettleSpread(/*waits=*/false));
+    ATOLL_RETURN_IF_ERROR(EndSpread(/*waits=*/false));
     ATOLL_RETURN_IF_ERROR(waited);
     summed_bytes_ = 0;
     ATOLL_ASSIGN_OR_RETURN(const int start, clock_.Mark());
@@ -175,8 +175,8 @@ absl::Status GradientSync::AllReduceTable(const SyncTask& task) {
   return absl::OkStatus();
 }
 
-// Settled early: should a collective of this step fail, the last one's parameters are still good.
-absl::Status GradientSync::SettleSpread(bool waits) {
+// Seen early: should a collective of this step fail, the last one's parameters are still good.
+absl::Status GradientSync::EndSpread(bool waits) {
   const std::lock_guard lock(spread_mutex_);
   if (!spreading_) return spread_status_;
   Backend& backend = device_.communication();
@@ -200,7 +200,7 @@ void GradientSync::NoticeSpread() {
     std::this_thread::sleep_for(kLookInterval);
   }
   if (ends()) return;
-  const absl::Status status = SettleSpread(/*waits=*/false);
+  const absl::Status status = EndSpread(/*waits=*/false);
   if (!status.ok()) interrupt_.Raise(status);
 }
 

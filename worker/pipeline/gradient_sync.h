@@ -53,7 +53,7 @@ class GradientSync {
   bool spreads() const { return !awaited_.empty(); }
   // Returns what has become of the newest Spread; OK while it is under way. A device gives a
   // failure once, to whichever thread looks first; here all get it. `waits`: until it is over.
-  absl::Status SettleSpread(bool waits);
+  absl::Status EndSpread(bool waits);
   // REQUIRES: after Wait, and the device has done all of it.
   std::vector<OpSpan> spans() const;
 
@@ -94,7 +94,7 @@ class GradientSync {
   std::vector<std::unique_ptr<Event>> gathered_;
   std::set<HeldState*> awaited_;
   std::mutex spread_mutex_;
-  bool spreading_ = false;      // and not settled; guarded by spread_mutex_
+  bool spreading_ = false;      // and has not been seen to end; guarded by spread_mutex_
   absl::Status spread_status_;  // guarded by spread_mutex_
   int64_t summed_bytes_ = 0;    // of the task under way; its thread's own
   WorkQueue thread_;

@@ -191,7 +191,7 @@ class TensorClient : public CountsTransfers, private LinkEnd {
   void OnEvent(Connection& connection, ConnectionEvent event);
   void EndLate();
 
-  // the wire
+  // messages
   bool Pump();  // opens and sends chunks; whether there is more to send at once
   void Open(Segment& segment);
   bool SendChunk(Segment& segment);

@@ -1,4 +1,4 @@
-// A segment on the wire: opening, chunks, answers.
+// The messages of a segment: its opening, chunks, answers.
 
 #include <algorithm>
 
