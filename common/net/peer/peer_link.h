@@ -349,7 +349,7 @@ class PeerLink : private LinkEnd {
     std::string first_bulk;  // lanes after 1: the id of lane 1
   };
 
-  // What other threads read of a worker that is a peer, or was one.
+  // A worker that is a peer, or was one, as other threads see it.
   struct Entry {
     bool is_peer = false;
     bool lost = false;
