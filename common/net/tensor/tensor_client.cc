@@ -43,13 +43,11 @@ absl::StatusOr<std::unique_ptr<TensorClient>> TensorClient::Create(TensorClientO
 
 TensorClient::~TensorClient() {
   Stop();
-  tasks_->RunAll();  // transfers submitted meanwhile end in Begin
   while (!transfers_.empty()) {
-    Transfer& transfer = transfers_.begin()->second;
-    Fail(transfer, absl::CancelledError("the client stops"));
+    Fail(transfers_.begin()->second, absl::CancelledError("the client stops"));
     EndLate();
   }
-  connections_.clear();
+  tasks_->RunAll();  // transfers submitted meanwhile end in Begin
 }
 
 TransferId TensorClient::Push(const ServerAddress& server, const PushId& id, Encoding encoding,
