@@ -65,6 +65,10 @@ void LinkEnd::Stop() {
   thread_.join();
 }
 
+void LinkEnd::RunRest() {
+  if (tasks_->Check().ok()) tasks_->RunAll();
+}
+
 void LinkEnd::Call(absl::FunctionRef<void()> task) {
   std::promise<void> done;
   tasks_->Post([&] {

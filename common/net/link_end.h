@@ -64,6 +64,8 @@ class LinkEnd {
 
   void Launch();  // the thread
   void Stop();    // after the turn under way
+  // Runs what has been posted since, after Stop.
+  void RunRest();
   // Runs a task on the network thread and waits for its end. Not for that thread.
   void Call(absl::FunctionRef<void()> task);
 

@@ -16,6 +16,7 @@
 
 #include "common/net/accept_guard.h"
 #include "common/net/endpoint.h"
+#include "common/net/peer/peer_link.h"
 #include "common/net/tensor/tensor_client.h"
 #include "tests/catch/limits.h"
 
@@ -143,8 +144,10 @@ TEST_CASE("a_link_that_gets_no_descriptor_is_refused_and_ends_no_process") {
   const rlimit none{1, before.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   const absl::Status status = TensorClient::Create({}).status();
+  const absl::Status of_peers = PeerLink::Create({.name = "w"}, nullptr).status();
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(absl::IsResourceExhausted(status));
+  CHECK(absl::IsResourceExhausted(of_peers));
   CHECK(TensorClient::Create({}).ok());
 }
 

@@ -60,7 +60,7 @@ PeerLink::~PeerLink() {
   routes_.clear();  // no credit is given any more
   link_.reset();
   context_.reset();  // now libzmq has released what it referenced
-  tasks_->RunAll();  // the last `left`
+  RunRest();         // the last `left`
 }
 
 void PeerLink::AddTo(std::vector<Socket*>* sockets) {

@@ -47,7 +47,7 @@ TensorClient::~TensorClient() {
     Fail(transfers_.begin()->second, absl::CancelledError("the client stops"));
     EndLate();
   }
-  tasks_->RunAll();  // transfers submitted meanwhile end in Begin
+  RunRest();  // transfers submitted meanwhile end in Begin
 }
 
 TransferId TensorClient::Push(const ServerAddress& server, const PushId& id, Encoding encoding,
