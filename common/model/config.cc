@@ -62,6 +62,11 @@ int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
   return windowed && window.tokens < seq_len ? window.tokens : 0;
 }
 
+bool ModelConfig::HasExperts(int64_t block) const {
+  return experts.count > 0 &&
+         !std::binary_search(experts.dense_blocks.begin(), experts.dense_blocks.end(), block);
+}
+
 int64_t ModelConfig::OutputColumns(int64_t layer) const {
   return is_images() ? ImageLayers(*this)[static_cast<size_t>(layer)].out().elements() : d_model;
 }
@@ -93,6 +98,28 @@ absl::Status ModelConfig::ValidateImages() const {
       ATOLL_RETURN_IF_ERROR(
           CheckRange("numbers of an activation", part.out().elements(), int64_t{1} << 30));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelConfig::ValidateExperts() const {
+  const Experts& e = experts;
+  if (e.count == 0) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(CheckRange("experts", e.count, kMaxExperts));
+  ATOLL_RETURN_IF_ERROR(CheckRange("experts per token", e.per_token, e.count));
+  ATOLL_RETURN_IF_ERROR(CheckRange("width of an expert", e.hidden, kMaxWidth));
+  if (e.shared_hidden != 0) {
+    ATOLL_RETURN_IF_ERROR(CheckRange("width of the shared expert", e.shared_hidden, kMaxWidth));
+  }
+  if (!(e.scale > 0 && e.scale <= 1024)) {
+    return Bad("scale of the experts' weights", e.scale, "more than 0, at most 1024");
+  }
+  if (!(e.auxiliary_loss >= 0 && e.auxiliary_loss <= 1)) {
+    return Bad("coefficient of the experts' auxiliary loss", e.auxiliary_loss, "0 to 1");
+  }
+  if (std::ssize(e.dense_blocks) >= layers) {
+    return Bad("blocks without experts", e.dense_blocks.size(),
+               absl::StrCat("fewer than its ", layers, " layers"));
   }
   return absl::OkStatus();
 }
@@ -133,6 +160,7 @@ absl::Status ModelConfig::Validate() const {
       return Bad("vocab", vocab, absl::StrCat("at most ", int64_t{1} << kTokenTypeShift));
     }
   }
+  ATOLL_RETURN_IF_ERROR(ValidateExperts());
   ATOLL_RETURN_IF_ERROR(CheckInitializerRange(initializer_range));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("window", static_cast<double>(window.tokens)));
   ATOLL_RETURN_IF_ERROR(CheckAtLeastZero("attention_scalar", attention_scalar));

@@ -42,6 +42,30 @@ struct AttentionWindow {
   bool operator==(const AttentionWindow&) const = default;
 };
 
+// The feed-forward of blocks that are mixtures of experts: a router scores `count` experts for each
+// token, which goes through the `per_token` of highest score; of equal scores the lowest index is
+// chosen. An expert is a gated feed-forward of its own; no token is dropped.
+struct Experts {
+  enum class Score : uint8_t { kSoftmax, kSigmoid };  // over all experts; each by itself
+
+  int64_t count = 0;  // 0: no block has experts
+  int64_t per_token = 0;
+  int64_t hidden = 0;         // width of an expert's hidden layer
+  int64_t shared_hidden = 0;  // of the expert that sees all tokens; 0: there is none
+  bool shared_gate = false;   // its output is weighted by the sigmoid of a product with its input
+  Score score = Score::kSoftmax;
+  bool normalise = false;   // the scores of a token's experts are divided by their sum
+  double scale = 1;         // of these weights, behind that
+  bool correction = false;  // a bias for each expert is added to scores where experts are chosen,
+                            // and not to their weights
+  std::vector<int64_t> dense_blocks;  // in order: these have a feed-forward as others do
+  double auxiliary_loss = 0;          // coefficient of the loss that balances experts, in files
+  bool adds_auxiliary_loss = false;   // and whether training adds it
+
+  bool operator==(const Experts&) const = default;
+};
+inline constexpr int64_t kMaxExperts = 4096;
+
 // Ids of config.json, which an export carries on; empty where it has null.
 struct SpecialTokens {
   std::vector<int64_t> bos, eos, pad;
@@ -80,12 +104,13 @@ struct ModelConfig {
   int64_t heads = 0;          // query heads
   int64_t kv_heads = 0;       // key and value heads; divides heads
   int64_t head_channels = 0;  // 0: d_model / heads
-  int64_t ffn = 0;            // width of the feed-forward's hidden layer
+  int64_t ffn = 0;            // width of the feed-forward's hidden layer, where it has no experts
   int64_t max_positions = 0;  // as config.json has them; see LongestSequence
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;  // rotary positions only
   RopeScaling rope_scaling;
   AttentionWindow window;
+  Experts experts;
   double attention_scalar = 0;   // scores are divided by its root; 0: head_dim
   double attention_softcap = 0;  // 0: none; see Architecture
   double logit_softcap = 0;
@@ -124,6 +149,13 @@ struct ModelConfig {
   // sequence.
   int64_t WindowOfBlock(int64_t block, int64_t seq_len) const;
 
+  // Returns whether a block's feed-forward is a mixture of experts.
+  bool HasExperts(int64_t block) const;
+  // Returns whether some block's feed-forward is not.
+  bool has_dense_blocks() const {
+    return experts.count == 0 || std::ssize(experts.dense_blocks) > 0;
+  }
+
   // INVALID_ARGUMENT names the field, its value and what it may be.
   absl::Status Validate() const;
 
@@ -131,6 +163,7 @@ struct ModelConfig {
 
  private:
   absl::Status ValidateImages() const;
+  absl::Status ValidateExperts() const;
 };
 
 // The model that a job file's numbers describe, for sequences of up to `sequence_length` tokens;

@@ -106,8 +106,8 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
       int64_t& read = c.adapter.present() ? costs.frozen_parameters : costs.read_parameters;
       if (c.tied_head) read += c.vocab * c.d_model;
     } else {
-      costs.forward_stash_bytes = MakeBlockForwardStash(c, whole, one, element).bytes;
-      costs.backward_stash_bytes = MakeBlockBackwardStash(c, whole, one, element).bytes;
+      costs.forward_stash_bytes = MakeBlockForwardStash(c, l - 1, whole, one, element).bytes;
+      costs.backward_stash_bytes = MakeBlockBackwardStash(c, l - 1, whole, one, element).bytes;
     }
     all.push_back(std::move(costs));
   }

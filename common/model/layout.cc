@@ -56,8 +56,10 @@ class LayoutBuilder {
   void Vector(Param use, const std::string& whole_name, const Kept& extent, Init init) {
     Add(use, whole_name, {extent.size()}, init, extent);
   }
+  // What follows is moved by no gradient.
+  void EndTrained() { layout_.trained_size = layout_.size; }
   LayerLayout Done() {
-    layout_.trained_size = layout_.size;
+    if (layout_.trained_size == 0) EndTrained();
     return std::move(layout_);
   }
 
@@ -88,6 +90,49 @@ Range Channels(const ModelConfig& c, const Range& heads, int64_t from = 0) {
   return {from + heads.begin * c.head_dim(), from + heads.end * c.head_dim()};
 }
 
+void AddFeedForward(const ModelConfig& c, const Architecture& a, const TensorPart& p,
+                    LayoutBuilder& b) {
+  const ParamNames& n = a.names;
+  const Kept width = All(c.d_model), hidden = Rows({p.ffn});
+  const bool transposed = a.matrices_transposed;
+  switch (a.feed_forward) {
+    case FeedForward::kPlain:
+      b.Matrix(Param::kUp, n.up, hidden, width, Init::kNormal, transposed);
+      break;
+    case FeedForward::kGated:
+      if (!n.gate_up.empty()) {
+        b.Matrix(Param::kGate, n.gate_up, Rows({p.ffn, {c.ffn + p.ffn.begin, c.ffn + p.ffn.end}}),
+                 width);
+      } else {
+        b.Matrix(Param::kGate, n.gate, hidden, width);
+        b.Matrix(Param::kUp, n.up, hidden, width);
+      }
+      break;
+  }
+  b.Matrix(Param::kDown, n.down, width, Columns(p.ffn), Init::kNormalResidual, transposed);
+}
+
+// An expert that is not of this part has matrices without elements.
+void AddExperts(const ModelConfig& c, const ParamNames& n, const TensorPart& p, LayoutBuilder& b) {
+  const Kept width = All(c.d_model);
+  if (c.experts.shared_hidden > 0) {
+    b.Matrix(Param::kSharedGate, n.shared_gate, Rows({p.shared}), width);
+    b.Matrix(Param::kSharedUp, n.shared_up, Rows({p.shared}), width);
+    b.Matrix(Param::kSharedDown, n.shared_down, width, Columns(p.shared), Init::kNormalResidual);
+  }
+  for (int64_t e = 0; e < c.experts.count; ++e) {
+    const std::string name = absl::StrCat(n.expert_prefix, e, ".");
+    const bool here = p.experts.begin <= e && e < p.experts.end;
+    const auto kept = [&](int64_t size) { return Rows({{0, here ? size : 0}}); };
+    b.Matrix(Param::kExpertGate, name + n.expert_gate, kept(c.experts.hidden), width);
+    b.Matrix(Param::kExpertUp, name + n.expert_up, kept(c.experts.hidden), width);
+    b.Matrix(Param::kExpertDown, name + n.expert_down, kept(c.d_model), All(c.experts.hidden),
+             Init::kNormalResidual);
+  }
+  b.Matrix(Param::kRouter, n.router, All(c.experts.count), width);
+  if (c.experts.shared_gate) b.Matrix(Param::kSharedWeight, n.shared_weight, All(1), width);
+}
+
 LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart& p, int64_t index) {
   const ParamNames& n = a.names;
   const Kept width = All(c.d_model);
@@ -106,21 +151,11 @@ LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart&
     b.Matrix(Param::kValue, n.value, Rows({keys}), width);
   }
   b.Matrix(Param::kOut, n.out, width, Columns(queries), Init::kNormalResidual, transposed);
-  switch (a.feed_forward) {
-    case FeedForward::kPlain:
-      b.Matrix(Param::kUp, n.up, hidden, width, Init::kNormal, transposed);
-      break;
-    case FeedForward::kGated:
-      if (!n.gate_up.empty()) {
-        b.Matrix(Param::kGate, n.gate_up, Rows({p.ffn, {c.ffn + p.ffn.begin, c.ffn + p.ffn.end}}),
-                 width);
-      } else {
-        b.Matrix(Param::kGate, n.gate, hidden, width);
-        b.Matrix(Param::kUp, n.up, hidden, width);
-      }
-      break;
+  if (c.HasExperts(index)) {
+    AddExperts(c, n, p, b);
+  } else {
+    AddFeedForward(c, a, p, b);
   }
-  b.Matrix(Param::kDown, n.down, width, Columns(p.ffn), Init::kNormalResidual, transposed);
 
   const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   if (before) b.Norm(Param::kNorm, Param::kNormBias, n.attention_norm, c.d_model);
@@ -147,6 +182,11 @@ LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart&
   if (after) {
     b.Norm(Param::kAfterFeedForwardNorm, Param::kAfterFeedForwardNormBias,
            n.after_feed_forward_norm, c.d_model);
+  }
+  if (c.HasExperts(index) && c.experts.correction) {
+    b.EndTrained();
+    b.Vector(Param::kCorrection, absl::StrCat(n.block_prefix, index, ".", n.correction),
+             All(c.experts.count), Init::kZeros);
   }
   return b.Done();
 }

@@ -5,7 +5,8 @@
 // and checkpoints use the same layout. Parameters subject to weight decay (matrices) come first,
 // the others (norms, biases) after them, so that an optimizer sees two contiguous ranges. Matrices
 // that multiply the same input (q, k, v; gate, up) are adjacent, so that one product serves all of
-// them.
+// them. An expert's gate, up and down are adjacent, and so are the experts: from one to the next it
+// is as far as all three are large.
 //
 // Names and shapes in files are transformers'. In memory every matrix is [out, in]; GPT-2's
 // "Conv1D" matrices are [in, out] in files, marked `transposed`.
@@ -56,7 +57,15 @@ enum class Param : uint8_t {
   kGate,  // and up behind it
   kUp,
   kDown,
-  kQueryBias,  // and those of key and value behind it
+  kSharedGate,  // and up behind it
+  kSharedUp,
+  kSharedDown,
+  kExpertGate,  // for each expert: and its up and down behind it
+  kExpertUp,
+  kExpertDown,
+  kRouter,
+  kSharedWeight,  // whose product with the input weights the shared expert
+  kQueryBias,     // and those of key and value behind it
   kKeyBias,
   kValueBias,
   kOutBias,
@@ -68,6 +77,7 @@ enum class Param : uint8_t {
   kNormBias,
   kAfterNorm,  // after attention
   kAfterNormBias,
+  kCorrection,  // of experts' scores
   kFeedForwardNorm,
   kFeedForwardNormBias,
   kAfterFeedForwardNorm,
@@ -138,7 +148,7 @@ std::vector<LayerLayout> MakeLayouts(const ModelConfig& config);
 LayerLayout FrozenLayout(const LayerLayout& layout);
 
 // Makes the layouts of what one tensor-parallel rank holds: the same parameters in the same order,
-// each cut.
+// each cut; of experts that are not here, nothing.
 std::vector<LayerLayout> MakeLayouts(const ModelConfig& config, const TensorPart& part);
 
 }  // namespace atl

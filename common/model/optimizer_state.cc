@@ -31,11 +31,17 @@ bool StepsWhole(InnerOptimizer optimizer, const ParamSpec& param) {
     case Param::kGate:
     case Param::kUp:
     case Param::kDown:
+    case Param::kSharedGate:
+    case Param::kSharedUp:
+    case Param::kSharedDown:
+    case Param::kExpertGate:
+    case Param::kExpertUp:
+    case Param::kExpertDown:
     case Param::kAdapterA:
     case Param::kAdapterB:
       return true;
     default:
-      return false;  // embeddings, head, norms, biases
+      return false;  // embeddings, routers, head, norms, biases
   }
 }
 

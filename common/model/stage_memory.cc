@@ -26,11 +26,10 @@ void AddTransformerStash(const ModelConfig& config, const TensorPart& part, cons
   const EmbeddingStash embedding = MakeEmbeddingStash(config, shape, element);
   all.front().forward_stash_bytes = embedding.forward_bytes;
   all.front().backward_stash_bytes = embedding.backward_bytes;
-  const int64_t forward = MakeBlockForwardStash(config, part, shape, element).bytes;
-  const int64_t backward = MakeBlockBackwardStash(config, part, shape, element).bytes;
   for (size_t l = 1; l + 1 < all.size(); ++l) {
-    all[l].forward_stash_bytes = forward;
-    all[l].backward_stash_bytes = backward;
+    const auto block = static_cast<int64_t>(l) - 1;
+    all[l].forward_stash_bytes = MakeBlockForwardStash(config, block, part, shape, element).bytes;
+    all[l].backward_stash_bytes = MakeBlockBackwardStash(config, block, part, shape, element).bytes;
   }
   const HeadStash head = MakeHeadStash(config, {1, LossRows(config, shape)}, element);
   all.back().slice_bytes = head.forward_bytes + head.backward_bytes;

@@ -19,7 +19,26 @@ AdapterSlots Adapters(SlotCarver& c, const ModelConfig& config, int64_t n) {
   return slots;
 }
 
+ExpertSlots MakeExpertSlots(SlotCarver& c, const Experts& experts, const TensorPart& part,
+                            int64_t n, int64_t rows) {
+  ExpertSlots s;
+  s.scores = c.State(n, experts.count);
+  s.chosen = c.State(n, experts.per_token);
+  s.weights = c.State(n, experts.per_token);
+  s.order = c.State(1, rows);
+  s.begins = c.State(1, experts.count + 1);
+  if (experts.shared_hidden == 0) return s;
+  s.shared_up = c.Activation(n, 2 * part.shared.size());
+  s.shared_hidden = c.Activation(n, part.shared.size());
+  if (experts.shared_gate) s.shared_weight = c.State(n, 1);
+  return s;
+}
+
 }  // namespace
+
+int64_t ExpertRows(const ModelConfig& config, const TensorPart& part, int64_t tokens) {
+  return tokens * std::min(config.experts.per_token, part.experts.size());
+}
 
 Slot SlotCarver::Take(int64_t rows, int64_t cols, bool state) {
   const Slot slot{bytes_, rows, cols, state};
@@ -28,8 +47,9 @@ Slot SlotCarver::Take(int64_t rows, int64_t cols, bool state) {
   return slot;
 }
 
-BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorPart& part,
-                                        const BatchShape& shape, const ElementBytes& element) {
+BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, int64_t block,
+                                        const TensorPart& part, const BatchShape& shape,
+                                        const ElementBytes& element) {
   const Architecture a = config.architecture();
   const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   const int64_t n = shape.tokens(), d = config.d_model, f = part.ffn.size();
@@ -51,8 +71,15 @@ BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorP
   s.middle = c.Activation(n, d);
   if (before) s.feed_forward_norm = Norm(c, a, n);
   if (before) s.feed_forward_normed = c.Activation(n, d);
-  s.up = c.Activation(n, a.gated() ? 2 * f : f);
-  s.hidden = c.Activation(n, f);
+  if (config.HasExperts(block)) {
+    const int64_t rows = ExpertRows(config, part, n), hidden = config.experts.hidden;
+    s.up = c.Activation(rows, 2 * hidden);
+    s.hidden = c.Activation(rows, hidden);
+    s.experts = MakeExpertSlots(c, config.experts, part, n, rows);
+  } else {
+    s.up = c.Activation(n, a.gated() ? 2 * f : f);
+    s.hidden = c.Activation(n, f);
+  }
   if (after) s.feed_forward_sum = c.Activation(n, d);
   if (after) s.after_feed_forward_norm = Norm(c, a, n);
   s.low = Adapters(c, config, n);
@@ -60,8 +87,9 @@ BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorP
   return s;
 }
 
-BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const TensorPart& part,
-                                          const BatchShape& shape, const ElementBytes& element) {
+BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, int64_t block,
+                                          const TensorPart& part, const BatchShape& shape,
+                                          const ElementBytes& element) {
   const Architecture a = config.architecture();
   const bool before = HasNormBefore(a.norm_position), after = HasNormAfter(a.norm_position);
   const int64_t n = shape.tokens(), d = config.d_model, f = part.ffn.size();
@@ -81,6 +109,10 @@ BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const Tenso
   s.middle = c.Activation(n, d);
   if (before) s.feed_forward_normed = c.Activation(n, d);
   if (!a.gated()) s.up = c.Activation(n, f);
+  if (config.HasExperts(block)) {
+    s.expert_scores = c.State(n, config.experts.count);
+    if (config.experts.shared_gate) s.shared_weight = c.State(n, 1);
+  }
   if (after) s.feed_forward_sum = c.Activation(n, d);
   s.low = Adapters(c, config, n);
   s.bytes = c.bytes();

@@ -56,6 +56,21 @@ struct NormSlots {
 // One for each product of a block; absent where none of its matrices has an adapter.
 using AdapterSlots = std::array<Slot, kBlockProducts>;
 
+// Slots of a mixture of experts; absent in other blocks. A choice is a token with one of the
+// experts that it goes through. Whole numbers of 32 bits stand in slots of the state's type.
+struct ExpertSlots {
+  Slot scores;   // [tokens, count], of all experts
+  Slot chosen;   // [tokens, per_token] whole numbers: experts, the highest score first
+  Slot weights;  // [tokens, per_token]
+  Slot order;    // [1, ExpertRows] whole numbers: choices here, sorted by expert
+  Slot begins;   // [1, count + 1] whole numbers: where each expert's choices begin in `order`
+  Slot shared_up, shared_hidden;
+  Slot shared_weight;  // [tokens, 1]
+};
+
+// Returns the most choices of so many tokens that are of experts of the part.
+int64_t ExpertRows(const ModelConfig& config, const TensorPart& part, int64_t tokens);
+
 struct BlockForwardStash {
   NormSlots norm, after_norm, feed_forward_norm, after_feed_forward_norm;
   NormSlots qk_norm;   // a row for each norm: query heads, then key heads
@@ -66,28 +81,34 @@ struct BlockForwardStash {
   Slot attention_sum;  // what the norm after attention reads
   Slot middle;         // the residual stream after attention
   Slot feed_forward_normed;
-  Slot up;  // gate and up, or what goes into the nonlinearity
+  // Gate and up, or what goes into the nonlinearity; of experts a row for each choice.
+  Slot up;
   Slot hidden;
+  ExpertSlots experts;
   Slot feed_forward_sum;
   AdapterSlots low;  // scale * A x
   int64_t bytes = 0;
 };
 
-// The gradient of gate and up takes their place in the forward stash; that of a plain
-// feed-forward's has its own.
+// The gradient of gate and up takes their place in the forward stash, also of experts; that of a
+// plain feed-forward's has its own.
 struct BlockBackwardStash {
   Slot normed, qkv, raw_qk, attention_sum, middle, feed_forward_normed, up, feed_forward_sum;
   // The gradient of the weights of the norms of queries and keys, side by side. Each rank of a
   // tensor-parallel group has its heads' part, so B sums them up.
   Slot query_norm_weight, key_norm_weight;
-  AdapterSlots low;  // the gradient of A x
+  Slot expert_scores;  // the gradient of what the router makes, for all experts
+  Slot shared_weight;  // the same of the shared expert's weight
+  AdapterSlots low;    // the gradient of A x
   int64_t bytes = 0;
 };
 
-BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, const TensorPart& part,
-                                        const BatchShape& shape, const ElementBytes& element);
-BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, const TensorPart& part,
-                                          const BatchShape& shape, const ElementBytes& element);
+BlockForwardStash MakeBlockForwardStash(const ModelConfig& config, int64_t block,
+                                        const TensorPart& part, const BatchShape& shape,
+                                        const ElementBytes& element);
+BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, int64_t block,
+                                          const TensorPart& part, const BatchShape& shape,
+                                          const ElementBytes& element);
 
 // The stash of the embedding; the head's is below.
 struct EmbeddingStash {

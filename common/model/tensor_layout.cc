@@ -14,7 +14,7 @@ struct IslandScopes {
 // A parameter's matrix in memory; a vector is a column.
 IslandScopes InMemory(const ParamSpec& param) {
   if (param.shape.size() < 2) return {param.size, 1};
-  const int64_t rows = param.shape[0], cols = param.size / rows;
+  const int64_t rows = param.shape[0], cols = rows == 0 ? 0 : param.size / rows;
   return param.transposed ? IslandScopes{cols, rows} : IslandScopes{rows, cols};
 }
 
@@ -26,6 +26,7 @@ void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const Copy& copy)
     ATOLL_CHECK(whole.size == part.size);
     return copy(whole.offset, part.offset, whole.size);
   }
+  if (part.size == 0) return;  // of an expert on another rank
   int64_t at = 0;
   for (const Range& kept : part.kept) {
     if (part.cut == Cut::kRows) {

@@ -8,8 +8,9 @@
 namespace atl {
 namespace {
 
-// `total` things divided in proportion to the shares, at least one each.
+// `total` things divided in proportion to the shares, at least one each where there are as many.
 std::vector<Range> Divide(int64_t total, const std::vector<int64_t>& ratios) {
+  if (total < std::ssize(ratios)) return std::vector<Range>(ratios.size());
   const int64_t sum = std::accumulate(ratios.begin(), ratios.end(), int64_t{0});
   const auto ranks = static_cast<int>(ratios.size());
   std::vector<int64_t> counts;
@@ -47,14 +48,21 @@ absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int3
         "tensor parallelism over ", ranks, " devices: ", GetFamily(config.family).model_type,
         " models have convolutions, which are not cut; use layout.tensor_parallel = 1"));
   }
-  const struct {
+  struct Limit {
     const char* name;
     int64_t count;
-  } limits[] = {{"key-value heads", config.kv_heads},
-                {"hidden columns in the feed-forward", config.ffn},
-                {"words in the vocabulary", config.vocab}};
-  const auto* least = std::min_element(std::begin(limits), std::end(limits),
-                                       [](auto& a, auto& b) { return a.count < b.count; });
+  };
+  std::vector<Limit> limits = {{"key-value heads", config.kv_heads},
+                               {"words in the vocabulary", config.vocab}};
+  if (config.has_dense_blocks()) {
+    limits.push_back({"hidden columns in the feed-forward", config.ffn});
+  }
+  if (config.experts.count > 0) limits.push_back({"experts in a block", config.experts.count});
+  if (config.experts.shared_hidden > 0) {
+    limits.push_back({"hidden columns in the shared expert", config.experts.shared_hidden});
+  }
+  const auto least = std::min_element(std::begin(limits), std::end(limits),
+                                      [](auto& a, auto& b) { return a.count < b.count; });
   if (ranks > 1 && config.architecture().qk_norm == QkNorm::kAllHeads) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor parallelism over ", ranks, " devices: ", GetFamily(config.family).model_type,
@@ -86,6 +94,8 @@ TensorPart WholePart(const ModelConfig& config) {
   return {.heads = {0, config.heads},
           .kv_heads = {0, config.kv_heads},
           .ffn = {0, config.ffn},
+          .experts = {0, config.experts.count},
+          .shared = {0, config.experts.shared_hidden},
           .vocab = {0, config.vocab}};
 }
 
@@ -96,6 +106,8 @@ absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int 
   if (weights.empty()) weights.assign(ranks, 1);
   const auto kv_heads = Divide(config.kv_heads, weights);
   const auto ffn = Divide(config.ffn, weights);
+  const auto experts = Divide(config.experts.count, weights);
+  const auto shared = Divide(config.experts.shared_hidden, weights);
   const auto vocab = Divide(config.vocab, weights);
   const int64_t group = config.heads / config.kv_heads;
   std::vector<TensorPart> parts;
@@ -106,6 +118,8 @@ absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int 
                      .heads = {kv.begin * group, kv.end * group},
                      .kv_heads = kv,
                      .ffn = ffn[rank],
+                     .experts = experts[rank],
+                     .shared = shared[rank],
                      .vocab = vocab[rank]});
   }
   return parts;

@@ -3,9 +3,11 @@
 // Megatron's cut (Shoeybi et al. 2019, sections 3 and 4): matrices that begin a half of a block are
 // cut by their output (query heads with the key and value heads they read; hidden columns of the
 // feed-forward), those that end it by their input, so that each half costs one sum of activations
-// over the ranks in F and one in B, and none in W. The embedding's table and the head are cut by
-// vocabulary, and so is the loss: logits are never gathered. Norms, learned positions, and biases
-// that are added after a sum are held whole by every rank; their gradients are the same on all.
+// over the ranks in F and one in B, and none in W. Of a mixture of experts each rank has some whole
+// ones, which it computes for the tokens that chose them, and that sum joins them. The embedding's
+// table and the head are cut by vocabulary, and so is the loss: logits are never gathered. Norms,
+// learned positions, and biases that are added after a sum are held whole by every rank; their
+// gradients are the same on all.
 
 #ifndef ATOLL_COMMON_MODEL_TENSOR_PART_H_
 #define ATOLL_COMMON_MODEL_TENSOR_PART_H_
@@ -30,6 +32,8 @@ struct TensorPart {
   Range heads;     // query heads
   Range kv_heads;  // key and value heads: those that `heads` read
   Range ffn;       // columns of the feed-forward's hidden layer
+  Range experts;   // whole ones; the router and its scores are held by every rank
+  Range shared;    // columns of the shared expert's hidden layer
   Range vocab;     // rows of the embedding's table and of the head
 
   bool whole() const { return ranks == 1; }
@@ -41,9 +45,9 @@ struct TensorPart {
 TensorPart WholePart(const ModelConfig& config);
 
 // The parts of a group by rank, in proportion to `ratios` (empty: even), by largest remainder,
-// every rank at least one key-value head, one hidden column and one word. The same arguments give
-// the same cut everywhere. INVALID_ARGUMENT says what cannot be cut so, and what can. REQUIRES:
-// config is valid.
+// every rank at least one key-value head, one hidden column, one expert and one word. The same
+// arguments give the same cut everywhere. INVALID_ARGUMENT says what cannot be cut so, and what
+// can. REQUIRES: config is valid.
 absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,
                                                  std::span<const int32_t> ratios);
 

@@ -75,8 +75,10 @@ class TransformerBlock final : public LayerBase {
   }
 
   Forward ForwardStash(const Args& a) const {
-    const BlockForwardStash s = MakeBlockForwardStash(config_, part_, a.shape, element_bytes());
-    const BlockBackwardStash g = MakeBlockBackwardStash(config_, part_, a.shape, element_bytes());
+    const BlockForwardStash s =
+        MakeBlockForwardStash(config_, index_, part_, a.shape, element_bytes());
+    const BlockBackwardStash g =
+        MakeBlockBackwardStash(config_, index_, part_, a.shape, element_bytes());
     void* const f = a.stash.forward;
     void* const b = a.stash.backward;
     return {
@@ -106,7 +108,8 @@ class TransformerBlock final : public LayerBase {
   }
   // The gradient of gate and up takes their place.
   Backward BackwardStash(const Args& a, const Forward& s) const {
-    const BlockBackwardStash g = MakeBlockBackwardStash(config_, part_, a.shape, element_bytes());
+    const BlockBackwardStash g =
+        MakeBlockBackwardStash(config_, index_, part_, a.shape, element_bytes());
     void* const b = a.stash.backward;
     return {.qkv = At(g.qkv, b),
             .raw_qk = At(g.raw_qk, b),
@@ -118,8 +121,10 @@ class TransformerBlock final : public LayerBase {
   }
 
   void StashBytes(const BatchShape& shape, LayerBytes* bytes) const override {
-    bytes->forward_stash = MakeBlockForwardStash(config_, part_, shape, element_bytes()).bytes;
-    bytes->backward_stash = MakeBlockBackwardStash(config_, part_, shape, element_bytes()).bytes;
+    bytes->forward_stash =
+        MakeBlockForwardStash(config_, index_, part_, shape, element_bytes()).bytes;
+    bytes->backward_stash =
+        MakeBlockBackwardStash(config_, index_, part_, shape, element_bytes()).bytes;
   }
 
   AttentionShape Attention(const BatchShape& shape) const {
