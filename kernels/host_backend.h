@@ -40,6 +40,10 @@ class HostBackend : public Backend {
   // Operations too rare or too small to be worth a second version.
   using Backend::Run;
   void Run(Stream&, const ClipScale& op) override;
+  void Run(Stream&, const RouteForward& op) override;
+  void Run(Stream&, const CountExperts& op) override;
+  void Run(Stream&, const RouteBackward& op) override;
+  void Run(Stream&, const GroupTokens& op) override;
 
  private:
   void Free(void* data, bool on_host) override;

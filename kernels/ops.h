@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "common/ids.h"
+#include "kernels/expert_ops.h"
 #include "kernels/image_ops.h"
 #include "kernels/tensor.h"
 
@@ -438,7 +439,7 @@ struct ClipScale {
   void Check() const;
 };
 
-// ---- All operations, those of image_ops.h too. From this list backends declare theirs. ----
+// ---- All operations, of expert_ops.h and image_ops.h too. Backends declare theirs from it. ----
 //   PLAIN    needs no scratch memory
 //   SCRATCH  takes a Workspace
 //   LIBRARY  likewise, and where a device has a library for it, that is tried first
@@ -490,7 +491,8 @@ struct ClipScale {
   PLAIN(PoolBackward)                                   \
   PLAIN(ChannelGateForward)                             \
   PLAIN(ChannelGateBackward)                            \
-  PLAIN(CountHits)
+  PLAIN(CountHits)                                      \
+  ATOLL_EXPERT_OPERATIONS(PLAIN, RARE)
 
 }  // namespace atl
 

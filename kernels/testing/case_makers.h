@@ -68,6 +68,17 @@ OpCase NormalizeCase(int64_t size);
 OpCase ClipCase(int64_t size, float max_norm);
 // `bits` 8 or 4; there and back again.
 
+// ---- expert_cases.cc ----
+
+// `biased`: the bias alone decides; with losses where there are sequences.
+OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule, bool biased,
+                  int64_t sequences = 0);
+// Gated experts [first, first + here) from tokens to tokens, with and without a sum that they add
+// to.
+OpCase ExpertsCase(int64_t n, int64_t d, int64_t hidden, int64_t experts, int64_t k, int64_t first,
+                   int64_t here, bool add);
+std::vector<OpCase> ExpertTestCases();
+
 // ---- image_cases.cc ----
 
 OpCase PixelsCase(int64_t pixels, int64_t channels);

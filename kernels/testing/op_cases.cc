@@ -110,7 +110,7 @@ std::vector<OpCase> TestCases() {
       CrossEntropyPartCase(700, 0, 40, true),
   };
   cases.insert(cases.end(), others.begin(), others.end());
-  for (auto& made : {AttentionCases(), ImageTestCases()}) {
+  for (auto& made : {AttentionCases(), ExpertTestCases(), ImageTestCases()}) {
     cases.insert(cases.end(), made.begin(), made.end());
   }
   return cases;
@@ -139,6 +139,7 @@ std::vector<OpCase> BenchmarkCases() {
       CrossEntropyCase(n, vocabulary, true),
       AdamWCase(parameters, 10, true, false),
       ClipCase(parameters, 1.0f),
+      ExpertsCase(1024, d, d, 16, 2, 0, 16, true),
       ConvCase({{64, 32, 32, 3, 1, 1}, 64, 64}),
       ConvCase({{64, 8, 8, 3, 1, 1}, 256, 256}),
       ConvCase({{64, 16, 16, 5, 1, 2}, 240, 240, 240}),

@@ -200,6 +200,24 @@ TEST_CASE("the reference's gradients are the slopes of its forward operations") 
   }
 }
 
+TEST_CASE("a_router_chooses_the_lowest_of_equal_experts_and_never_what_is_not_a_number") {
+  constexpr int64_t kExperts = 70, kChosen = 5;
+  OpCase op_case = RouterCase(2, kExperts, kChosen, {}, false);
+  for (const auto& [entry, backend] : PresentBackends()) {
+    INFO(entry->name);
+    CaseRun run(*backend, op_case, Gaps::kNone, entry->compute);
+    Contents contents = InitialContents(op_case, kSeed);
+    Numbers& logits = contents["logits"];
+    std::fill(logits.begin(), logits.end(), 0.5);
+    logits[69] = logits[33] = logits[34] = 2;
+    logits[kExperts] = std::numeric_limits<double>::quiet_NaN();
+    logits[kExperts + 2] = std::numeric_limits<double>::infinity();
+    run.Fill(contents);
+    run.Forward();
+    CHECK(run.Read("experts") == Numbers{33, 34, 69, 0, 1, 2, 1, 3, 4, 5});
+  }
+}
+
 TEST_CASE("the CPU backend's results do not depend on its number of threads") {
   std::vector<Present> backends = PresentBackends();
   std::erase_if(backends, [](const Present& p) { return p.backend->Name() != "cpu"; });
