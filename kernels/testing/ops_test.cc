@@ -202,7 +202,15 @@ TEST_CASE("the reference's gradients are the slopes of its forward operations") 
 
 TEST_CASE("a_router_chooses_the_lowest_of_equal_experts_and_never_what_is_not_a_number") {
   constexpr int64_t kExperts = 70, kChosen = 5;
-  OpCase op_case = RouterCase(2, kExperts, kChosen, {}, false);
+  const OpCase op_case{
+      .name = "router",
+      .args = {{"logits", Role::kInput, 2, kExperts},
+               {"experts", Role::kOutput, 2, kChosen, Type::kInt32, nullptr, true},
+               {"weights", Role::kOutput, 2, kChosen, Type::kF32}},
+      .forward = [](Call& a) {
+        a.Run(
+            RouteForward{.logits = a["logits"], .experts = a["experts"], .weights = a["weights"]});
+      }};
   for (const auto& [entry, backend] : PresentBackends()) {
     INFO(entry->name);
     CaseRun run(*backend, op_case, Gaps::kNone, entry->compute);
