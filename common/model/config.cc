@@ -117,6 +117,9 @@ absl::Status ModelConfig::ValidateExperts() const {
   if (!(e.auxiliary_loss >= 0 && e.auxiliary_loss <= 1)) {
     return Bad("coefficient of the experts' auxiliary loss", e.auxiliary_loss, "0 to 1");
   }
+  if (!(e.z_loss >= 0 && e.z_loss <= 1)) {
+    return Bad("coefficient of the routers' z-loss", e.z_loss, "0 to 1");
+  }
   if (std::ssize(e.dense_blocks) >= layers) {
     return Bad("blocks without experts", e.dense_blocks.size(),
                absl::StrCat("fewer than its ", layers, " layers"));

@@ -61,6 +61,7 @@ struct Experts {
   std::vector<int64_t> dense_blocks;  // in order: these have a feed-forward as others do
   double auxiliary_loss = 0;          // coefficient of the loss that balances experts, in files
   bool adds_auxiliary_loss = false;   // and whether training adds it
+  double z_loss = 0;                  // coefficient of the loss that keeps logits small; 0: none
 
   bool operator==(const Experts&) const = default;
 };

@@ -22,15 +22,16 @@ AdapterSlots Adapters(SlotCarver& c, const ModelConfig& config, int64_t n) {
 ExpertSlots MakeExpertSlots(SlotCarver& c, const Experts& experts, const TensorPart& part,
                             int64_t n, int64_t rows) {
   ExpertSlots s;
-  s.scores = c.State(n, experts.count);
+  const int64_t gates = experts.shared_gate ? 1 : 0;
+  s.logits = c.Activation(n, experts.count + gates);
   s.chosen = c.State(n, experts.per_token);
-  s.weights = c.State(n, experts.per_token);
-  s.order = c.State(1, rows);
-  s.begins = c.State(1, experts.count + 1);
+  s.weights = c.State(n, experts.per_token + gates);
+  s.group_starts = c.State(1, part.experts.size() + 1);
+  s.assignments = c.State(1, rows);
+  s.rows = c.State(n, experts.per_token);
   if (experts.shared_hidden == 0) return s;
   s.shared_up = c.Activation(n, 2 * part.shared.size());
   s.shared_hidden = c.Activation(n, part.shared.size());
-  if (experts.shared_gate) s.shared_weight = c.State(n, 1);
   return s;
 }
 
@@ -110,8 +111,7 @@ BlockBackwardStash MakeBlockBackwardStash(const ModelConfig& config, int64_t blo
   if (before) s.feed_forward_normed = c.Activation(n, d);
   if (!a.gated()) s.up = c.Activation(n, f);
   if (config.HasExperts(block)) {
-    s.expert_scores = c.State(n, config.experts.count);
-    if (config.experts.shared_gate) s.shared_weight = c.State(n, 1);
+    s.expert_logits = c.Activation(n, config.experts.count + (config.experts.shared_gate ? 1 : 0));
   }
   if (after) s.feed_forward_sum = c.Activation(n, d);
   s.low = Adapters(c, config, n);

@@ -59,13 +59,13 @@ using AdapterSlots = std::array<Slot, kBlockProducts>;
 // Slots of a mixture of experts; absent in other blocks. A choice is a token with one of the
 // experts that it goes through. Whole numbers of 32 bits stand in slots of the state's type.
 struct ExpertSlots {
-  Slot scores;   // [tokens, count], of all experts
-  Slot chosen;   // [tokens, per_token] whole numbers: experts, the highest score first
-  Slot weights;  // [tokens, per_token]
-  Slot order;    // [1, ExpertRows] whole numbers: choices here, sorted by expert
-  Slot begins;   // [1, count + 1] whole numbers: where each expert's choices begin in `order`
+  Slot logits;        // [tokens, count]; the shared expert's weight has a column behind them
+  Slot chosen;        // [tokens, per_token] whole numbers: experts, the highest score first
+  Slot weights;       // [tokens, per_token]; likewise
+  Slot group_starts;  // [1, experts here + 1] whole numbers: where each one's rows begin
+  Slot assignments;   // [1, ExpertRows] whole numbers: choices here, sorted by expert
+  Slot rows;          // [tokens, per_token] whole numbers: where each choice went
   Slot shared_up, shared_hidden;
-  Slot shared_weight;  // [tokens, 1]
 };
 
 // Returns the most choices of so many tokens that are of experts of the part.
@@ -97,9 +97,8 @@ struct BlockBackwardStash {
   // The gradient of the weights of the norms of queries and keys, side by side. Each rank of a
   // tensor-parallel group has its heads' part, so B sums them up.
   Slot query_norm_weight, key_norm_weight;
-  Slot expert_scores;  // the gradient of what the router makes, for all experts
-  Slot shared_weight;  // the same of the shared expert's weight
-  AdapterSlots low;    // the gradient of A x
+  Slot expert_logits;
+  AdapterSlots low;  // the gradient of A x
   int64_t bytes = 0;
 };
 

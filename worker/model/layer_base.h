@@ -26,7 +26,8 @@ class LayerBase : public Layer {
                              const Stash& stash) const final {
     Exec exec = Start(call);
     DoBackwardInput(exec,
-                    {call.shape, memory, call.constants, stash, input, grad_output, call.borders},
+                    {call.shape, memory, call.constants, stash, input, grad_output, call.borders,
+                     false, call.router},
                     grad_input);
     return exec.status();
   }
@@ -67,6 +68,7 @@ class LayerBase : public Layer {
     Tensor output;  // of BackwardInput and BackwardWeight: grad_output
     Borders borders = {};
     bool evaluates = false;
+    RouterCall router = {};
   };
 
   LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
@@ -79,7 +81,8 @@ class LayerBase : public Layer {
         adapts_(config.adapter.present()) {
     offsets_.fill(-1);
     for (const ParamSpec& param : this->layout().base()) {
-      offsets_[static_cast<size_t>(param.use)] = param.offset;
+      int64_t& offset = offsets_[static_cast<size_t>(param.use)];
+      if (offset < 0) offset = param.offset;  // of experts the first one's
     }
   }
 

@@ -72,6 +72,12 @@ struct Borders {
   bool continue_positions = false;  // positions do not begin anew with a document
 };
 
+// The losses of routers, which training adds; evaluation has none.
+struct RouterCall {
+  float share = 0;  // of a sequence in their means over the step's sequences; 0: none
+  Tensor totals;    // f32 [1, 2]: += means over sequences and mixtures: RouterLosses
+};
+
 // Arguments that all calls of one layer on one stream share.
 struct LayerCall {
   Backend& backend;
@@ -82,6 +88,7 @@ struct LayerCall {
   Communicator* communicator = nullptr;  // of the tensor-parallel group; null for a whole model
   bool evaluates = false;                // running statistics stand for those of the micro-batch
   Borders borders = {};
+  RouterCall router = {};
 };
 
 // Checks that the call has the communicator of the part's rank.

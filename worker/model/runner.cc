@@ -120,8 +120,8 @@ Tensor ModelRunner::StageBorders(std::span<const int32_t> borders, int64_t seq_l
   return here;
 }
 
-absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool train,
-                                        const Tensor& borders) {
+absl::Status ModelRunner::RunMicroBatch(int slot, const Batch& batch, int64_t batch_tokens,
+                                        bool train, const Tensor& borders) {
   backend_.Zero(*stream_, totals_);
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, borders), slot, 0, Tensor()));
   StageCall loss = Call(!train);
@@ -130,7 +130,10 @@ absl::Status ModelRunner::RunMicroBatch(int slot, int64_t batch_tokens, bool tra
                                      1.0f / static_cast<float>(batch_tokens), train));
   if (train) {
     stage_->StartBackward(slot);
-    ATOLL_RETURN_IF_ERROR(stage_->Backward(Call(false, borders), slot, 0, Tensor()));
+    StageCall call = Call(false, borders);
+    call.router_share = 1.0f / static_cast<float>(batch.rows);
+    call.router_totals = totals_.Columns(kRouterTotals, 2);
+    ATOLL_RETURN_IF_ERROR(stage_->Backward(call, slot, 0, Tensor()));
   }
   backend_.CopyToHost(*stream_, host_totals_.data(), totals_);
   return backend_.Synchronize(*stream_);
@@ -160,11 +163,13 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
             .subspan(static_cast<size_t>(first) * each, static_cast<size_t>(shape.rows) * each),
         seq_len);
     const absl::Status status =
-        RunMicroBatch(slot, std::max<int64_t>(1, sum.tokens), train, borders);
+        RunMicroBatch(slot, batch, std::max<int64_t>(1, sum.tokens), train, borders);
     stage_->Finish(slot);
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += host_totals_[0];
     sum.hits += host_totals_[2];
+    sum.balance += host_totals_[kRouterTotals];
+    sum.router_z += host_totals_[kRouterTotals + 1];
   }
   return sum;
 }

@@ -19,6 +19,9 @@ struct LossSum {
   double nats = 0;
   int64_t tokens = 0;
   double hits = 0;  // targets that have the largest logit; of tokens where they are counted
+  // Of a mixture of experts in training: means over sequences and blocks of RouterLosses, which are
+  // not in `nats`.
+  double balance = 0, router_z = 0;
   double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }
   double accuracy() const { return tokens == 0 ? 0 : hits / static_cast<double>(tokens); }
 };
@@ -112,7 +115,8 @@ class ModelRunner {
   absl::StatusOr<LossSum> RunBatch(const Batch& batch, bool train);
   // On the device; absent where all sequences are whole.
   Tensor StageBorders(std::span<const int32_t> borders, int64_t seq_len);
-  absl::Status RunMicroBatch(int slot, int64_t batch_tokens, bool train, const Tensor& borders);
+  absl::Status RunMicroBatch(int slot, const Batch& batch, int64_t batch_tokens, bool train,
+                             const Tensor& borders);
   absl::Status RunLogits(int slot, int64_t first, std::span<float> logits);
   absl::Status CopyLogits(const Tensor& output, std::span<float> logits);
 

@@ -1,6 +1,7 @@
 #include "worker/model/stage.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "worker/model/exec.h"
 
@@ -281,8 +282,15 @@ LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk)
     const int64_t each = borders.at.cols / slot.shape.rows;
     borders.at = borders.at.Columns(rows.first * each, rows.rows * each);
   }
-  return {call.backend,   call.stream,       call.workspace, ChunkShape(slot, chunk),
-          call.constants, call.communicator, call.evaluates, borders};
+  return {call.backend,
+          call.stream,
+          call.workspace,
+          ChunkShape(slot, chunk),
+          call.constants,
+          call.communicator,
+          call.evaluates,
+          borders,
+          {call.router_share, call.router_totals}};
 }
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk,
@@ -310,7 +318,7 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.seq_len,
                        address(at_link.data),
                        address(call.workspace.data),
-                       static_cast<int64_t>(call.evaluates),
+                       int64_t{std::bit_cast<uint32_t>(call.router_share)} << 1 | call.evaluates,
                        address(call.borders.at.data)};
   return call.backend.Repeat(call.stream, key, work);
 }

@@ -64,11 +64,14 @@ struct StageCall {
   bool evaluates = false;    // see LayerCall
   Borders borders = {};      // of the whole micro-batch
   bool counts_hits = false;  // Loss does, also of tokens
+  float router_share = 0;    // of a sequence, see RouterCall; 0 in evaluation
+  Tensor router_totals = {};
   // Called with each of the model's layers before its F, where set; may enqueue on the stream.
   std::function<void(int layer)> before_layer = {};
 };
 
-inline constexpr int64_t kLossTotals = 3;
+// Of a micro-batch: see Stage::Loss, and behind that RouterCall::totals.
+inline constexpr int64_t kLossTotals = 5, kRouterTotals = 3;
 
 // Sequences [first, first + rows) of a micro-batch. Cuts of fewer chunks are cuts of more, too.
 struct ChunkRows {
@@ -112,9 +115,9 @@ class Stage {
   // at most logit_rows(), until the next call. REQUIRES: one chunk, and F of it.
   absl::StatusOr<Tensor> Logits(const StageCall& call, int slot, int64_t first, int64_t rows);
   int64_t logit_rows() const { return head_->rows(); }
-  // Adds the chunk's loss to `totals`, [1, kLossTotals]: nats, targets that count, and of images,
-  // or where the call says so, hits. With `train` it runs B and W of the head, too. `targets` are
-  // of the whole micro-batch, int32 [1, N].
+  // Adds the chunk's loss to `totals`, [1, kLossTotals], in its first three: nats, targets that
+  // count, and of images, or where the call says so, hits. With `train` it runs B and W of the
+  // head, too. `targets` are of the whole micro-batch, int32 [1, N].
   absl::Status Loss(const StageCall& call, int slot, int chunk, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "worker/model/block_adapters.h"
+#include "worker/model/expert_mixture.h"
 #include "worker/model/layer_base.h"
 
 namespace atl {
@@ -36,6 +37,8 @@ class TransformerBlock final : public LayerBase {
         before_(HasNormBefore(arch_.norm_position)),
         after_(HasNormAfter(arch_.norm_position)),
         activation_(ToActivation(arch_.nonlinearity)),
+        has_experts_(config.HasExperts(index)),
+        experts_(config, part, compute, activation_),
         adapters_{Adapters(BlockProduct::kQueryKeyValue), Adapters(BlockProduct::kOut),
                   Adapters(BlockProduct::kUp), Adapters(BlockProduct::kDown)} {}
 
@@ -54,6 +57,7 @@ class TransformerBlock final : public LayerBase {
   struct Forward {
     Half attention, feed_forward;
     Tensor qkv, raw_qk, qk_rstd, out, lse, middle, up, hidden;
+    ExpertMixture::Stash experts;
     Low low;
   };
   struct Backward {
@@ -104,7 +108,14 @@ class TransformerBlock final : public LayerBase {
         .middle = At(s.middle, f),
         .up = At(s.up, f),
         .hidden = At(s.hidden, f),
+        .experts = ExpertMixture::GetStash(
+            s, g, [&](const Slot& slot) { return At(slot, f); },
+            [&](const Slot& slot) { return At(slot, b); }),
         .low = LowAt(s.low, f)};
+  }
+  ExpertMixture::Params ExpertWeights(const Args& a) const {
+    return experts_.Collect(
+        [&](Param use, int64_t rows, int64_t cols) { return Weight(a, use, rows, cols); });
   }
   // The gradient of gate and up takes their place.
   Backward BackwardStash(const Args& a, const Forward& s) const {
@@ -171,16 +182,24 @@ class TransformerBlock final : public LayerBase {
     RunNorm(exec, a, half.before, x, half.normed);
     return half.normed;
   }
-  // From the gradient of what Begin returned, through the product that read it: dx, of x.
+  // From the gradient of the product that read what Begin returned: dx, of x.
   void BeginBackward(Exec& exec, const Args& a, const Half& half, BlockProduct product,
                      const Backward& g, const Tensor& dproduct, const Tensor& w, const Tensor& x,
                      const Tensor& residual, const Tensor& dx) const {
-    const Tensor dnormed = before_ ? half.dnormed : dx;
-    exec.Run(LinearBackwardInput{
-        .dy = dproduct, .w = w, .add = before_ ? Tensor() : OnLead(residual), .dx = dnormed});
-    AdapterBackward(exec, a, product, g, dproduct, dnormed);
-    exec.AllReduceSum(dnormed);
+    BeginBackward(exec, a, half, x, residual, dx, [&](const Tensor& add, const Tensor& dnormed) {
+      exec.Run(LinearBackwardInput{.dy = dproduct, .w = w, .add = add, .dx = dnormed});
+      AdapterBackward(exec, a, product, g, dproduct, dnormed);
+    });
     if (Of(product).present()) exec.AllReduceSum(SelectLow(g.low, product));
+  }
+  // `backward(add, dnormed)`: dnormed = add + this rank's part of the gradient of what Begin
+  // returned.
+  template <typename Products>
+  void BeginBackward(Exec& exec, const Args& a, const Half& half, const Tensor& x,
+                     const Tensor& residual, const Tensor& dx, const Products& backward) const {
+    const Tensor dnormed = before_ ? half.dnormed : dx;
+    backward(before_ ? Tensor() : OnLead(residual), dnormed);
+    exec.AllReduceSum(dnormed);
     if (before_) RunNormBackwardInput(exec, a, half.before, dnormed, x, residual, dx);
   }
 
@@ -188,14 +207,21 @@ class TransformerBlock final : public LayerBase {
   void End(Exec& exec, const Args& a, const Half& half, BlockProduct product, const Forward& s,
            const Tensor& inner, const Tensor& w, const Tensor& bias, const Tensor& x,
            const Tensor& y) const {
+    End(exec, a, half, x, y, [&](const Tensor& add, const Tensor& sum) {
+      exec.Run(LinearForward{.x = inner, .w = w, .bias = OnLead(bias), .add = add, .y = sum});
+      AdapterForward(exec, a, product, s, inner, sum);
+    });
+    if (Of(product).present()) exec.AllReduceSum(SelectLow(s.low, product));
+  }
+  // `forward(add, sum)`: sum = add + this rank's part of what the half makes.
+  template <typename Products>
+  void End(Exec& exec, const Args& a, const Half& half, const Tensor& x, const Tensor& y,
+           const Products& forward) const {
     const NormPosition position = arch_.norm_position;
     const bool adds = position == NormPosition::kBefore || position == NormPosition::kSum;
     const Tensor sum = after_ ? half.sum : y;
-    exec.Run(LinearForward{
-        .x = inner, .w = w, .bias = OnLead(bias), .add = adds ? OnLead(x) : Tensor(), .y = sum});
-    AdapterForward(exec, a, product, s, inner, sum);
+    forward(adds ? OnLead(x) : Tensor(), sum);
     exec.AllReduceSum(sum);
-    if (Of(product).present()) exec.AllReduceSum(SelectLow(s.low, product));
     if (!after_) return;
     RunNorm(exec, a, half.after, sum, y);
     if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});
@@ -229,7 +255,14 @@ class TransformerBlock final : public LayerBase {
                               Starts(a)});
     End(exec, a, s.attention, BlockProduct::kOut, s, s.out, Weight(a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
-    ForwardUp(exec, a, s, Begin(exec, a, s.feed_forward, s.middle));
+    const Tensor read = Begin(exec, a, s.feed_forward, s.middle);
+    if (has_experts_) {
+      return End(exec, a, s.feed_forward, s.middle, a.output,
+                 [&](const Tensor& add, const Tensor& sum) {
+                   experts_.Forward(exec, ExpertWeights(a), s.experts, read, add, sum);
+                 });
+    }
+    ForwardUp(exec, a, s, read);
     End(exec, a, s.feed_forward, BlockProduct::kDown, s, s.hidden, Weight(a, Param::kDown, d_, f_),
         Weight(a, Param::kDownBias, 1, d_), s.middle, a.output);
   }
@@ -294,9 +327,17 @@ class TransformerBlock final : public LayerBase {
 
     const Tensor dy = a.output;
     EndBackward(exec, a, s.feed_forward, dy);
-    BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);
-    BeginBackward(exec, a, s.feed_forward, BlockProduct::kUp, g, g.up, UpWeight(a), s.middle,
-                  Residual(s.feed_forward, dy), g.middle);
+    if (has_experts_) {
+      BeginBackward(exec, a, s.feed_forward, s.middle, Residual(s.feed_forward, dy), g.middle,
+                    [&](const Tensor& add, const Tensor& dnormed) {
+                      experts_.BackwardInput(exec, ExpertWeights(a), s.experts, a.router, a.shape,
+                                             EndGradient(s.feed_forward, dy), add, dnormed);
+                    });
+    } else {
+      BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);
+      BeginBackward(exec, a, s.feed_forward, BlockProduct::kUp, g, g.up, UpWeight(a), s.middle,
+                    Residual(s.feed_forward, dy), g.middle);
+    }
 
     EndBackward(exec, a, s.attention, g.middle);
     exec.Run(LinearBackwardInput{
@@ -376,9 +417,17 @@ class TransformerBlock final : public LayerBase {
       if (before_) RunNormBackwardWeight(exec, a, half.before, half.dnormed, x);
     };
     if (after_) RunNormBackwardWeight(exec, a, s.feed_forward.after, a.output, s.feed_forward.sum);
-    linear(s.hidden, EndGradient(s.feed_forward, a.output), Param::kDown, Param::kDownBias);
-    linear(before_ ? s.feed_forward.normed : s.middle, g.up,
-           arch_.gated() ? Param::kGate : Param::kUp, Param::kUpBias);
+    const Tensor read = before_ ? s.feed_forward.normed : s.middle;
+    const Tensor dy = EndGradient(s.feed_forward, a.output);
+    if (has_experts_) {
+      const auto grad = [&](Param use, int64_t rows, int64_t cols) {
+        return Grad(a, use, rows, cols);
+      };
+      experts_.BackwardWeight(exec, experts_.Collect(grad), s.experts, read, dy);
+    } else {
+      linear(s.hidden, dy, Param::kDown, Param::kDownBias);
+      linear(read, g.up, arch_.gated() ? Param::kGate : Param::kUp, Param::kUpBias);
+    }
     norms(s.feed_forward, s.middle);
     if (after_) RunNormBackwardWeight(exec, a, s.attention.after, g.middle, s.attention.sum);
     linear(s.out, EndGradient(s.attention, g.middle), Param::kOut, Param::kOutBias);
@@ -429,6 +478,8 @@ class TransformerBlock final : public LayerBase {
   const int64_t d_, q_, kv_, f_, up_;
   const bool before_, after_;  // where the norms stand
   const Activation activation_;
+  const bool has_experts_;
+  const ExpertMixture experts_;
   const std::array<BlockAdapters, kBlockProducts> adapters_;  // by BlockProduct
 };
 

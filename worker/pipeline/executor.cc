@@ -98,9 +98,14 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
   if (group != nullptr && !result_->device.timed) {
     group = communicators_.at(run.role->tensor_group).get();
   }
-  return {
+  StageCall call{
       device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
       !input_->train,    GetBorders(m),    input_->step.counts_hits};
+  if (input_->train) {
+    call.router_share = 1.0f / static_cast<float>(input_->step.sequences);
+    call.router_totals = device_.run().totals.Rows(m, 1).Columns(kRouterTotals, 2);
+  }
+  return call;
 }
 
 void Executor::SetChunk(int chunk, int chunks) {

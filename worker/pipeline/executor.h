@@ -60,12 +60,14 @@ struct StageChunks {
 
 // The commit votes that the devices of an island exchange at the commit point: one slot per layer
 // and rank (sum of squares), replica (loss, and hits of images) and device (steps taken), each
-// written by one device. Where several devices share a stage, its first one also sets into how many
-// chunks all of them cut its messages from the next step on: their collectives are of one chunk's
-// size. An optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them
-// behind all that.
+// written by one device, and by replica the routers' losses, to which all its stages add. Where
+// several devices share a stage, its first one also sets into how many chunks all of them cut its
+// messages from the next step on: their collectives are of one chunk's size. An optimizer that
+// needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that.
 class CommitTable {
  public:
+  static constexpr int kReplicaNumbers = 4;
+
   // `norm_counts`: by layer, how many norms it has; empty: none.
   CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {});
 
@@ -74,8 +76,10 @@ class CommitTable {
   int norm(int32_t layer, int32_t rank, int shard) const {
     return layer * parts() + part(rank, shard);
   }
-  int loss(int32_t replica) const { return norms() + 2 * replica; }
-  int hits(int32_t replica) const { return loss(replica) + 1; }  // see LossSum
+  // See LossSum.
+  int loss(int32_t replica) const { return norms() + kReplicaNumbers * replica; }
+  int hits(int32_t replica) const { return loss(replica) + 1; }
+  int router(int32_t replica) const { return loss(replica) + 2; }  // balance, and z behind it
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
   // The first of StageChunks::kNumbers. REQUIRES: several devices share a stage.
   int chunks(int32_t replica, int32_t stage) const {
@@ -90,7 +94,7 @@ class CommitTable {
   }
   int part(int32_t rank, int shard) const { return rank * shards_ + shard; }
   int parts() const { return ranks_ * shards_; }
-  int replicas() const { return (first_device_ - norms()) / 2; }
+  int replicas() const { return (first_device_ - norms()) / kReplicaNumbers; }
   const std::vector<std::string>& devices() const { return devices_; }
   // Returns the part that a device of devices() has in the exchange.
   const CommitPosition& position(const std::string& device) const;

@@ -14,7 +14,7 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
     : layers_(layers),
       ranks_(TensorParallel(plan)),
       shards_(OwnershipFromPlan(plan).shards),
-      first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
+      first_device_(norms() + kReplicaNumbers * static_cast<int>(plan.replicas.size())),
       devices_(ListDevices(plan)),
       positions_(PlanCommitExchange(ListDeviceSites(plan, devices_))) {
   first_chunks_ = first_device_ + static_cast<int>(devices_.size());
@@ -52,6 +52,11 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
   for (size_t d = 0; d < table_.devices().size(); ++d) {
     if (table_.devices()[d] != device_.name()) continue;
     (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
+  }
+  for (int32_t m = 0; role.rank == 0 && m < role.micro_batches; ++m) {
+    for (int i = 0; i < 2; ++i) {
+      (*values)[table_.router(role.replica) + i] += totals_[kLossTotals * m + kRouterTotals + i];
+    }
   }
   ProposeChunks(values);
 }
@@ -222,6 +227,8 @@ absl::Status Executor::Commit() {
   for (int r = 0; r < table_.replicas(); ++r) {
     result_->loss.nats += values[table_.loss(r)];
     result_->loss.hits += values[table_.hits(r)];
+    result_->loss.balance += values[table_.router(r)];
+    result_->loss.router_z += values[table_.router(r) + 1];
   }
   result_->loss.tokens = input_->counted_tokens;
   if (!train) return absl::OkStatus();
