@@ -78,6 +78,22 @@ std::vector<int64_t> ConfigFields::Integers(const std::string& name, size_t most
   return numbers;
 }
 
+std::vector<int64_t> ConfigFields::Indices(const std::string& name, int64_t count) {
+  std::vector<int64_t> indices;
+  if (!Has(name)) return indices;
+  const auto& array = object_[name];
+  if (!array.is_array() || static_cast<int64_t>(array.size()) > count) {
+    Fail(name, absl::StrCat("is not an array of at most ", count, " numbers"));
+    return indices;
+  }
+  for (const auto& element : array) {
+    const auto index = JsonInteger(element, 0, count - 1);
+    if (!index.ok()) Fail(name, index.status().message());
+    if (index.ok()) indices.push_back(*index);
+  }
+  return indices;
+}
+
 std::vector<double> ConfigFields::Numbers(const std::string& name, size_t most,
                                           std::vector<double> otherwise) {
   if (!Has(name)) return otherwise;

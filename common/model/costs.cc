@@ -14,14 +14,19 @@ double VisiblePairs(const ModelConfig& c, const Architecture& a, int64_t block, 
   return window > 0 ? window * t - window * window / 2 : t * t / 2;
 }
 
+// Counts the weights of a block's matrices that one token is multiplied with.
+double BlockWeights(const ModelConfig& c, int64_t block) {
+  const auto attention =
+      static_cast<double>(2 * c.d_model * (c.query_channels() + c.key_channels()));
+  return attention + static_cast<double>(FeedForwardWeights(c, block));
+}
+
 double BlockFlops(const ModelConfig& c, int64_t block, int64_t seq_len,
                   int64_t adapter_parameters) {
-  const Architecture a = c.architecture();
-  const auto d = static_cast<double>(c.d_model), q = static_cast<double>(c.query_channels());
-  const auto kv = static_cast<double>(c.key_channels()), f = static_cast<double>(c.ffn);
-  const double weights =
-      d * (2 * q + 2 * kv) + (a.gated() ? 3 : 2) * d * f + static_cast<double>(adapter_parameters);
-  return 2 * weights * static_cast<double>(seq_len) + 4 * q * VisiblePairs(c, a, block, seq_len);
+  const double weights = BlockWeights(c, block) + static_cast<double>(adapter_parameters);
+  return 2 * weights * static_cast<double>(seq_len) +
+         4 * static_cast<double>(c.query_channels()) *
+             VisiblePairs(c, c.architecture(), block, seq_len);
 }
 
 std::vector<LayerCosts> ImageCosts(const ModelConfig& c, const ElementBytes& element) {
@@ -61,13 +66,22 @@ void AddFrozen(const ModelConfig& c, const LayerLayout& layout, int64_t layer, i
   costs->frozen_parameters = layout.frozen_size;
   if (layer == c.layers + 1) costs->frozen_flops = costs->forward_flops;
   if (layer == 0 || layer == c.layers + 1) return;
-  for (const ParamSpec& param : layout.frozen) {
-    if (!param.decay) continue;
-    costs->frozen_flops += 2 * static_cast<double>(param.size) * static_cast<double>(seq_len);
-  }
+  costs->frozen_flops = 2 * BlockWeights(c, layer - 1) * static_cast<double>(seq_len);
 }
 
 }  // namespace
+
+int64_t FeedForwardWeights(const ModelConfig& c, int64_t block) {
+  if (!c.HasExperts(block)) return (c.architecture().gated() ? 3 : 2) * c.d_model * c.ffn;
+  const Experts& e = c.experts;
+  const int64_t hidden = e.per_token * e.hidden + e.shared_hidden;
+  return c.d_model * (3 * hidden + e.count + (e.shared_gate ? 1 : 0));
+}
+
+int64_t IdleParameters(const ModelConfig& c, int64_t layer) {
+  if (layer == 0 || layer == c.layers + 1 || !c.HasExperts(layer - 1)) return 0;
+  return (c.experts.count - c.experts.per_token) * 3 * c.d_model * c.experts.hidden;
+}
 
 double ForwardFlops(const ModelConfig& c, int64_t layer, int64_t seq_len,
                     int64_t adapter_parameters) {

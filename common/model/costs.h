@@ -22,6 +22,13 @@ struct LayerCosts {
   int64_t forward_stash_bytes = 0, backward_stash_bytes = 0;
 };
 
+// Counts the weights of a block's feed-forward that one token is multiplied with: of a mixture, the
+// router's, the shared expert's and those of the experts that a token goes through.
+int64_t FeedForwardWeights(const ModelConfig& config, int64_t block);
+// Counts the parameters of layer `layer` that a token does not go through: experts that it did not
+// choose.
+int64_t IdleParameters(const ModelConfig& config, int64_t layer);
+
 // Floating-point operations of the forward pass of one sequence through layer `layer` of
 // config.layers + 2. Backward takes twice as many, half of them for the weights but for attention's
 // scores. `adapter_parameters`: of the layer. REQUIRES: valid.

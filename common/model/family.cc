@@ -12,10 +12,14 @@ namespace atl {
   F(Gpt2)                 \
   F(Llama)                \
   F(Mistral)              \
+  F(Mixtral)              \
   F(Olmo2)                \
+  F(Olmoe)                \
   F(Phi3)                 \
   F(Qwen2)                \
+  F(Qwen2Moe)             \
   F(Qwen3)                \
+  F(Qwen3Moe)             \
   F(ResNet)
 
 #define ATOLL_DECLARE(Name) extern const Family k##Name##Family;

@@ -63,6 +63,24 @@ nlohmann::ordered_json PositiveOrNull(Number value) {
 // rope_theta and rope_scaling.
 void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
 Architecture DescribeLlama(const ModelConfig& config);
+// Qwen's window: of the blocks from max_window_layers on, where use_sliding_window is true.
+void ReadUpperWindow(ConfigFields& fields, ModelConfig* config);
+void WriteUpperWindow(const ModelConfig& config, nlohmann::ordered_json* json);
+
+// ---- What mixtures of experts share ----
+
+struct ExpertsDefaults {
+  const char* count_field = "";
+  int64_t count = 0;
+  int64_t per_token = 0;
+  double auxiliary_loss = 0.001;
+};
+
+// How many experts there are and are chosen, and the loss that balances them.
+void ReadExperts(ConfigFields& fields, const ExpertsDefaults& defaults, ModelConfig* config);
+void WriteExperts(const ModelConfig& config, const char* count_field, nlohmann::ordered_json* json);
+// mlp.gate and mlp.experts.*, as most families call them.
+void NameExperts(ParamNames* names);
 
 // ---- What models of images share ----
 

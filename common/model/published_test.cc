@@ -18,6 +18,7 @@ struct Published {
   std::string name, config;
   std::string refused;                // "": it loads; else the field that is named
   int64_t parameters = 0;             // 0: not known
+  int64_t active = 0;                 // of these, what a token goes through; 0: all
   std::vector<std::string> left_out;  // of the warning
 };
 
@@ -27,7 +28,7 @@ std::vector<Published> ReadPublished() {
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
     list.push_back({json.at("name"), json.at("config").dump(), json.value("refused", ""),
-                    json.value("parameters", int64_t{0}),
+                    json.value("parameters", int64_t{0}), json.value("active", int64_t{0}),
                     json.value("left_out", std::vector<std::string>())});
   }
   REQUIRE(list.size() >= 60);
@@ -50,6 +51,10 @@ TEST_CASE("published_models_load_with_their_numbers_of_parameters") {
     INFO(config.status().message());
     REQUIRE(config.ok());
     if (published.parameters > 0) CHECK(testing::ParameterCount(*config) == published.parameters);
+    if (published.active > 0) {
+      CHECK(testing::ParameterCount(*config) - testing::IdleParameterCount(*config) ==
+            published.active);
+    }
     CHECK(warning.empty() == published.left_out.empty());
     for (const std::string& field : published.left_out) CHECK_THAT(warning, Contains(field));
   }

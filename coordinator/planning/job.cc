@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/job_model.h"
 #include "common/model/optimizer_state.h"
+#include "common/model/tensor_part.h"
 #include "common/status.h"
 #include "coordinator/planning/request.h"
 
@@ -45,7 +47,8 @@ absl::StatusOr<std::vector<int>> MicroBatches(const JobSpec& spec) {
 }
 
 // Lists the tensor-parallel sizes. Of every layer that devices share, each has at least one head,
-// column and word: workers cut it so (common/model/tensor_part.h), and would refuse the plan.
+// column, expert and word: workers cut it so (common/model/tensor_part.h), and would refuse the
+// plan.
 absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpec& shape) {
   std::pair<const char*, int64_t> least = {"model.heads", shape.heads};
   for (const auto& [name, count] : {std::pair("model.key_value_heads", shape.key_value_heads),
@@ -57,6 +60,10 @@ absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpe
     ATOLL_RETURN_IF_ERROR(
         CheckTensorSplitRatios(spec.layout.tensor_split_ratios, HeadGroups(shape)));
   }
+  const auto config = ModelConfigFromFacts(shape, spec);
+  const auto check = [&](int64_t size) {
+    return config.ok() ? CutModel(*config, static_cast<int>(size), {}).status() : absl::OkStatus();
+  };
   if (const int64_t fixed = spec.layout.tensor_parallel; fixed > 0) {
     if (fixed > least.second) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -64,12 +71,13 @@ absl::StatusOr<std::vector<int>> TensorSizes(const JobSpec& spec, const ModelSpe
           ", and each of the devices that share its layers needs one: ", "use 1 to ", least.second,
           ", or 0 to let the planner choose"));
     }
+    ATOLL_RETURN_IF_ERROR(Annotate(check(fixed), "layout.tensor_parallel"));
     return std::vector<int>{static_cast<int>(fixed)};
   }
   if (!AllowsTensorParallelism(spec.inner.optimizer)) return std::vector<int>{1};
   std::vector<int> sizes;
   for (const int size : {1, 2, 4, 8}) {
-    if (size <= std::max<int64_t>(1, least.second)) sizes.push_back(size);
+    if (size == 1 || (size <= least.second && check(size).ok())) sizes.push_back(size);
   }
   return sizes;
 }

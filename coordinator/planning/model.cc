@@ -15,12 +15,18 @@
 namespace atl {
 namespace {
 
-// Returns the part of a block's operations that is attention.
-double AttentionShare(const ModelConfig& config, const plan::Layer& block, int64_t tokens) {
-  const auto matrices =
-      static_cast<double>((config.architecture().gated() ? 3 : 2) * config.d_model * config.ffn);
-  if (block.forward_flops <= 0) return 0;
-  return std::clamp(1 - 2 * matrices * static_cast<double>(tokens) / block.forward_flops, 0.0, 1.0);
+// Sets the parts of a block's operations that are attention and experts.
+void SetShares(const ModelConfig& config, int64_t block, int64_t tokens, plan::Layer* layer) {
+  if (layer->forward_flops <= 0) return;
+  const auto share = [&](int64_t weights) {
+    return std::clamp(
+        2 * static_cast<double>(weights) * static_cast<double>(tokens) / layer->forward_flops, 0.0,
+        1.0);
+  };
+  layer->head_share = 1 - share(FeedForwardWeights(config, block));
+  if (!config.HasExperts(block)) return;
+  layer->expert_share =
+      share(config.experts.per_token * 3 * config.d_model * config.experts.hidden);
 }
 
 }  // namespace
@@ -34,6 +40,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
   model.name = name;
   model.tied_head = config.tied_head;
   model.head_groups = config.is_images() ? 0 : config.kv_heads;
+  model.experts = config.experts.count;
   for (size_t l = 0; l < costs.size(); ++l) {
     const LayerFootprint& takes = footprints[l];
     const bool head = l + 1 == costs.size();
@@ -52,7 +59,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
         takes.input_bytes + takes.forward_stash_bytes + takes.slice_bytes + layer.backward_bytes;
     if (l > 0 && !head) layer.again_bytes = takes.forward_stash_bytes;
     if (l > 0 && !head && !config.is_images()) {
-      layer.head_share = AttentionShare(config, layer, sequence_length);
+      SetShares(config, static_cast<int64_t>(l) - 1, sequence_length, &layer);
     }
     model.layers.push_back(std::move(layer));
   }
@@ -60,6 +67,28 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
 }
 
 namespace {
+
+// Mixtures of experts by their config.json, and the longest sequence that they are trained with.
+struct NamedMixture {
+  const char* name;
+  const char* config;
+  int64_t sequence;
+};
+constexpr NamedMixture kMixtures[] = {
+    {"mixtral-8x7b", R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
+         "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32})",
+     4096},
+    {"mixtral-8x22b", R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 6144,
+         "intermediate_size": 16384, "num_hidden_layers": 56, "num_attention_heads": 48})",
+     4096},
+    {"olmoe-1b-7b", R"({"model_type": "olmoe", "vocab_size": 50304, "hidden_size": 2048,
+         "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16})",
+     4096},
+    {"qwen3-30b-a3b", R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048,
+         "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32,
+         "head_dim": 128, "norm_topk_prob": true})",
+     4096},
+};
 
 // resnet50 and resnet101 by their depths, and EfficientNet-B0; nothing: others.
 std::optional<std::string> FindImageConfig(const std::string& name, int64_t side) {
@@ -91,6 +120,13 @@ absl::StatusOr<JobSpec> NamedModelJob(const std::string& name, int64_t sequence)
     return spec;
   }
   std::vector<std::string> names;
+  for (const NamedMixture& mixture : kMixtures) {
+    names.push_back(mixture.name);
+    if (mixture.name != name) continue;
+    spec.data.sequence_length = sequence == 0 ? mixture.sequence : sequence;
+    spec.model.config_json = mixture.config;
+    return spec;
+  }
   for (const plan::TransformerShape& shape : plan::TransformerShapes()) {
     names.push_back(shape.name);
     if (shape.name != name) continue;

@@ -47,7 +47,7 @@ constexpr char kTinySizes[] = R"("vocab_size": 19, "hidden_size": 8, "intermedia
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2})";
 
 TEST_CASE("folder_of_a_family_with_names_of_its_own_is_read_back") {
-  for (const std::string type : {"gemma2", "phi3"}) {
+  for (const std::string type : {"gemma2", "phi3", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}) {
     CAPTURE(type);
     Folder folder;
     Weights original = Weights::Random(Parsed(R"({"model_type": ")" + type + "\", " + kTinySizes));
@@ -81,6 +81,30 @@ TEST_CASE("gemmas_norms_in_files_are_one_less_and_phis_matrices_are_fused") {
         std::vector<int64_t>{24, 8});
   CHECK(reader->tensors().at("model.layers.0.self_attn.qkv_proj.weight").shape ==
         std::vector<int64_t>{16, 8});
+}
+
+TEST_CASE("experts_are_written_and_read_one_by_one") {
+  Folder folder;
+  const Weights mixture = Weights::Random(
+      Parsed(R"({"model_type": "mixtral", "num_local_experts": 3, )" + std::string(kTinySizes)));
+  Must(mixture.WriteTo(folder.path()));
+  const std::string expert = "model.layers.1.block_sparse_moe.experts.2.";
+  const auto reader = SafetensorsReader::Open(folder / "model.safetensors");
+  std::vector<float> up(12 * 8);
+  Must(reader->Read(expert + "w3.weight", up));
+  const auto at = mixture.layouts[2].Find(Param::kExpertGate)->offset + (2 * 3 + 1) * 12 * 8;
+  CHECK(std::equal(up.begin(), up.end(), mixture.values[2].begin() + at));
+  CHECK(reader->tensors().at("model.layers.1.block_sparse_moe.gate.weight").shape ==
+        std::vector<int64_t>{3, 8});
+  CHECK(reader->tensors().at(expert + "w2.weight").shape == std::vector<int64_t>{8, 12});
+
+  // One expert fewer, or more, than config.json says.
+  ModelConfig more = mixture.config, fewer = mixture.config;
+  more.experts.count = 4;
+  fewer.experts.count = 2;
+  CHECK_THAT(WhyNotRead(more, folder.path()),
+             Catch::Contains("block_sparse_moe.gate.weight") && Catch::Contains("[4, 8]"));
+  CHECK_FALSE(Weights(fewer).ReadFrom(folder.path()).ok());
 }
 
 TEST_CASE("a folder written in shards and then whole holds the new model") {

@@ -14,9 +14,10 @@
 namespace atl {
 namespace {
 
-// Names of the matrices of a block, by use.
-std::vector<std::pair<Param, std::string>> ListMatrices(const Architecture& a) {
-  const ParamNames& n = a.names;
+// Names of the matrices of a block that may have adapters, by use: experts have none, and neither
+// has the feed-forward of other blocks beside them.
+std::vector<std::pair<Param, std::string>> ListMatrices(const ModelConfig& config) {
+  const ParamNames n = config.architecture().names;
   std::vector<std::pair<Param, std::string>> all;
   for (const auto& [use, name] : {std::pair(Param::kQuery, &n.qkv),
                                   {Param::kQuery, &n.query},
@@ -27,7 +28,8 @@ std::vector<std::pair<Param, std::string>> ListMatrices(const Architecture& a) {
                                   {Param::kGate, &n.gate},
                                   {Param::kUp, &n.up},
                                   {Param::kDown, &n.down}}) {
-    if (!name->empty()) all.emplace_back(use, *name);
+    const bool attention = use != Param::kGate && use != Param::kUp && use != Param::kDown;
+    if (!name->empty() && (attention || config.experts.count == 0)) all.emplace_back(use, *name);
   }
   return all;
 }
@@ -37,13 +39,21 @@ bool EndsAs(absl::string_view name, absl::string_view target) {
 }
 
 absl::Status CheckTargets(const AdapterConfig& adapter, const ModelConfig& config) {
-  const auto matrices = ListMatrices(config.architecture());
+  const auto matrices = ListMatrices(config);
+  const bool mixture = config.experts.count > 0;
   for (const std::string& target : adapter.targets) {
-    const bool found = target == kAllLinear ||
-                       std::any_of(matrices.begin(), matrices.end(),
-                                   [&](const auto& m) { return EndsAs(m.second, target); });
+    const bool all = target == kAllLinear;
+    const bool found = all ? !mixture
+                           : std::any_of(matrices.begin(), matrices.end(),
+                                         [&](const auto& m) { return EndsAs(m.second, target); });
     if (found) continue;
     const auto name = [](std::string* out, const auto& m) { absl::StrAppend(out, m.second); };
+    if (mixture) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("adapter.targets has \"", absl::CHexEscape(target.substr(0, 40)),
+                       "\": of a mixture of experts only attention has adapters; its matrices are ",
+                       absl::StrJoin(matrices, ", ", name)));
+    }
     return absl::InvalidArgumentError(
         absl::StrCat("adapter.targets has \"", absl::CHexEscape(target.substr(0, 40)),
                      "\": no matrix of the model's blocks is called so; they are ",
@@ -68,7 +78,7 @@ bool AdapterConfig::Adapts(absl::string_view matrix) const {
 std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config) {
   std::array<int64_t, kBlockProducts> columns = {};
   if (!config.adapter.present()) return columns;
-  for (const auto& [use, name] : ListMatrices(config.architecture())) {
+  for (const auto& [use, name] : ListMatrices(config)) {
     const std::optional<BlockProduct> product = FindProduct(use);
     if (!product || !config.adapter.Adapts(name)) continue;
     columns[static_cast<size_t>(*product)] += config.adapter.rank;

@@ -4,16 +4,28 @@
 #include "common/model/family.h"
 
 namespace atl {
-namespace qwen {
 
-void Read(ConfigFields& fields, int64_t head_dim, ModelConfig* c) {
-  ReadLlamaSizes(fields, {.kv_heads = 32, .head_dim = head_dim, .max_positions = 32768}, c);
-  c->tied_head = fields.Flag("tie_word_embeddings", false);
+void ReadUpperWindow(ConfigFields& fields, ModelConfig* c) {
   const int64_t window = fields.IntegerOrNull("sliding_window", kMaxPositions, 4096);
   const bool windowed = fields.Flag("use_sliding_window", false);
   const int64_t full_layers = fields.Count("max_window_layers", kMaxLayers, 28);
   if (windowed && window > 0) c->window = {.tokens = window, .first = full_layers};
   fields.LayerTypes(*c);
+}
+
+void WriteUpperWindow(const ModelConfig& c, nlohmann::ordered_json* json) {
+  auto& j = *json;
+  j["use_sliding_window"] = c.window.tokens > 0;
+  j["sliding_window"] = PositiveOrNull(c.window.tokens);
+  if (c.window.tokens > 0) j["max_window_layers"] = c.window.first;
+}
+
+namespace qwen {
+
+void Read(ConfigFields& fields, int64_t head_dim, ModelConfig* c) {
+  ReadLlamaSizes(fields, {.kv_heads = 32, .head_dim = head_dim, .max_positions = 32768}, c);
+  c->tied_head = fields.Flag("tie_word_embeddings", false);
+  ReadUpperWindow(fields, c);
   fields.Activation("hidden_act", {"silu", "swish"});
   fields.MustBe("use_mrope", false);
 }
@@ -22,9 +34,7 @@ void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
   auto& j = *json;
   WriteLlamaSizes(c, json);
   j["hidden_act"] = "silu";
-  j["use_sliding_window"] = c.window.tokens > 0;
-  j["sliding_window"] = PositiveOrNull(c.window.tokens);
-  if (c.window.tokens > 0) j["max_window_layers"] = c.window.first;
+  WriteUpperWindow(c, json);
 }
 
 void SetDefaults(ModelConfig* c) { c->norm_eps = 1e-6; }

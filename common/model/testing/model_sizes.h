@@ -17,6 +17,13 @@ inline int64_t ParameterCount(const ModelConfig& config) {
   return sum;
 }
 
+// Parameters that a token does not go through. REQUIRES: valid.
+inline int64_t IdleParameterCount(const ModelConfig& config) {
+  int64_t sum = 0;
+  for (int64_t layer = 0; layer < config.layers + 2; ++layer) sum += IdleParameters(config, layer);
+  return sum;
+}
+
 // Floating-point operations of forward and backward for one token of a sequence of `seq_len`
 // tokens: 6 per weight of a matrix product (a table look-up is none) and attention.
 inline double TrainFlopsPerToken(const ModelConfig& config, int64_t seq_len) {

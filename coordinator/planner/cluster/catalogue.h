@@ -63,9 +63,11 @@ struct Layer {
   // and what need not be kept if F is run again before B. 0: unknown, or it cannot be.
   int64_t backward_bytes = 0;
   int64_t again_bytes = 0;
-  // The part of its operations and parameters that is cut by heads among the devices that share it;
-  // the rest is cut evenly.
+  // The part of its operations that is cut by heads among the devices that share it; the rest is
+  // cut evenly. Its parameters are taken to be cut alike.
   double head_share = 0;
+  // The same by experts, where each goes as one to a device.
+  double expert_share = 0;
   // Weights that are not trained: their bytes, and the part of forward_flops that is theirs.
   int64_t frozen_bytes = 0;
   double frozen_flops = 0;
@@ -78,6 +80,7 @@ struct Model {
   bool tied_head = false;  // the last layer has a table of the first one's
   int64_t head_groups =
       0;  // heads that go as one to a device; 0: any number of devices share evenly
+  int64_t experts = 0;
 
   int64_t parameters() const;
 };

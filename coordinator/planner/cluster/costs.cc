@@ -157,10 +157,15 @@ const Costs& Costs::ForReplicas(size_t replicas) const {
 
 double Costs::LargestPart(const Layer& layer, int tensor_parallel) const {
   const double even = 1.0 / tensor_parallel;
-  if (layer.head_share == 0 || model_.head_groups == 0) return even;
-  const int64_t most = (model_.head_groups + tensor_parallel - 1) / tensor_parallel;
-  const double heads = static_cast<double>(most) / static_cast<double>(model_.head_groups);
-  return layer.head_share * heads + (1 - layer.head_share) * even;
+  // Things of which each device has whole ones.
+  const auto largest = [&](int64_t things) {
+    if (things == 0) return even;
+    const int64_t most = (things + tensor_parallel - 1) / tensor_parallel;
+    return static_cast<double>(most) / static_cast<double>(things);
+  };
+  return layer.head_share * largest(model_.head_groups) +
+         layer.expert_share * largest(model_.experts) +
+         (1 - layer.head_share - layer.expert_share) * even;
 }
 
 DegreeMemory Costs::EstimateDegreeMemory(int tensor_parallel) const {
