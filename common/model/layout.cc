@@ -56,10 +56,8 @@ class LayoutBuilder {
   void Vector(Param use, const std::string& whole_name, const Kept& extent, Init init) {
     Add(use, whole_name, {extent.size()}, init, extent);
   }
-  // What follows is moved by no gradient.
-  void EndTrained() { layout_.trained_size = layout_.size; }
   LayerLayout Done() {
-    if (layout_.trained_size == 0) EndTrained();
+    layout_.trained_size = layout_.size;
     return std::move(layout_);
   }
 
@@ -184,7 +182,6 @@ LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart&
            n.after_feed_forward_norm, c.d_model);
   }
   if (c.HasExperts(index) && c.experts.correction) {
-    b.EndTrained();
     b.Vector(Param::kCorrection, absl::StrCat(n.block_prefix, index, ".", n.correction),
              All(c.experts.count), Init::kZeros);
   }

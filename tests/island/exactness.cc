@@ -98,8 +98,33 @@ ModelFamily ToModelFamily(Kind kind) {
     case Kind::kBert:
     case Kind::kBertPadded:
       return ModelFamily::kBert;
+    case Kind::kMixtral:
+      return ModelFamily::kMixtral;
+    case Kind::kOlmoe:
+      return ModelFamily::kOlmoe;
+    case Kind::kQwen2Moe:
+      return ModelFamily::kQwen2Moe;
+    case Kind::kQwen3Moe:
+      return ModelFamily::kQwen3Moe;
   }
   __builtin_unreachable();
+}
+
+// With losses large enough to be seen in the gradients.
+Experts MakeExperts(Kind kind) {
+  Experts e{.count = 7,
+            .per_token = kind == Kind::kOlmoe ? 3 : 2,
+            .hidden = 12,
+            .normalise = kind == Kind::kMixtral || kind == Kind::kQwen3Moe,
+            .auxiliary_loss = 0.5,
+            .adds_auxiliary_loss = true,
+            .z_loss = 0.1};
+  if (kind == Kind::kQwen2Moe) {
+    e.shared_hidden = 20;
+    e.shared_gate = true;
+    e.dense_blocks = {1};
+  }
+  return e;
 }
 
 }  // namespace
@@ -129,6 +154,7 @@ EngineJob MakeJob(Kind kind, int64_t blocks) {
     job.model.attention_softcap = 2;
     job.model.logit_softcap = 1.5;
   }
+  if (kind >= Kind::kMixtral) job.model.experts = MakeExperts(kind);
   job.sequence_length = 8;
   job.batch_sequences = kBatch;
   return job;
@@ -241,7 +267,8 @@ Reference::Reference(const EngineJob& job, int steps, bool masked)
     }
     if (masked) MaskSome(job, static_cast<uint64_t>(s), &tokens.back());
     params.push_back(device.Get(LayerPart::kParameters));
-    losses.push_back(device.Step(tokens.back(), kLearningRate).mean());
+    routers.push_back(device.Step(tokens.back(), kLearningRate));
+    losses.push_back(routers.back().mean());
     rounded.Set(params.back());
     rounded.Step(tokens.back(), kLearningRate);
     gradients.push_back(rounded.gradients());
@@ -261,6 +288,9 @@ std::vector<double> CheckCurve(const Trial& trial, const Reference& reference) {
     losses.push_back(outcome->loss.mean());
     CAPTURE(s, losses.back(), reference.losses[s]);
     REQUIRE(Difference(losses.back(), reference.losses[s]) < trial.limits.loss);
+    if (trial.job.model.experts.count == 0) continue;
+    REQUIRE(Difference(outcome->loss.balance, reference.routers[s].balance) < trial.limits.loss);
+    REQUIRE(Difference(outcome->loss.router_z, reference.routers[s].router_z) < trial.limits.loss);
   }
   REQUIRE(RelativeDifference(island.Get(LayerPart::kParameters), reference.final) <
           trial.limits.weights);

@@ -29,13 +29,17 @@ enum class Kind {
   kGemma2,
   kBert,
   kBertPadded,  // on sequences of unlike length
+  kMixtral,
+  kOlmoe,
+  kQwen2Moe,  // with a block without experts
+  kQwen3Moe,
 };
 // Families with which every layout is tried.
 inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};
 // Families whose blocks are made of other parts, with layouts that have everything.
-inline constexpr Kind kOtherFamilies[] = {Kind::kMistral,   Kind::kQwen2,  Kind::kQwen3,
-                                          Kind::kOlmo2,     Kind::kGemma2, Kind::kBert,
-                                          Kind::kBertPadded};
+inline constexpr Kind kOtherFamilies[] = {
+    Kind::kMistral, Kind::kQwen2,      Kind::kQwen3,   Kind::kOlmo2, Kind::kGemma2,
+    Kind::kBert,    Kind::kBertPadded, Kind::kMixtral, Kind::kOlmoe, Kind::kQwen3Moe};
 
 // A tiny model of so many blocks, embedding and head, and steps of kBatch sequences.
 EngineJob MakeJob(Kind kind, int64_t blocks = 4);
@@ -62,6 +66,7 @@ struct Reference {
   Layers start;
   std::vector<std::vector<int32_t>> tokens;
   std::vector<double> losses;
+  std::vector<LossSum> routers;           // losses of routers, by step
   std::vector<Layers> params, gradients;  // params before each step; gradients from just these
   Layers final;
   double validation = 0;

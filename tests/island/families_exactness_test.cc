@@ -22,5 +22,26 @@ TEST_CASE("the_other_families_train_as_one_device_does") {
   }
 }
 
+// Experts are shared out unevenly, some blocks have none, and one rank's part is an eighth. A
+// router's losses are the same whatever micro-batches and replicas its sequences are in.
+TEST_CASE("a_mixture_of_experts_trains_in_every_layout_as_one_device_does") {
+  Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
+  std::vector<IslandLayout> layouts = TensorParallel();
+  for (const auto& more : {Replicas(), TensorParallelByStage(), Owners()}) {
+    layouts.insert(layouts.end(), more.begin(), more.end());
+  }
+  layouts.push_back(With(Pipeline("1f1b", {2, 2, 2}, 4), "recomputation",
+                         [](IslandLayout& spec) { spec.recompute = 1; }));
+  layouts.push_back(Pipeline("zb-v", {2, 1, 1, 2}, 6, 2, true));
+  for (const IslandLayout& layout : layouts) CheckExact(Kind::kQwen2Moe, layout, variation);
+  variation.documents = Documents::kRestart;
+  CheckExact(Kind::kMixtral, TensorParallel().back(), variation);
+}
+
+TEST_CASE("a_mixture_of_experts_trains_in_fp32_as_one_device_does") {
+  CheckExact(Kind::kMixtral, Replicas().front());
+  CheckExact(Kind::kMixtral, TensorParallel().front());
+}
+
 }  // namespace
 }  // namespace atl::worker
