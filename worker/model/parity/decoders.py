@@ -8,6 +8,11 @@ A family is what it changes in LLAMA's traits:
     Gemma 2 (Gemma team 2024): norms on both sides whose weights start from 0 (1 + w), GeGLU, scores
       and logits capped by cap * tanh(x / cap), embeddings times sqrt(hidden), a window in even layers.
     Phi-3 (Abdin et al. 2024): one matrix for queries, keys and values, one for gate and up.
+Mixtures of experts, whose router is a softmax over all of them:
+    Mixtral (Jiang et al. 2024): the weights of a token's experts are divided by their sum.
+    Qwen 2 MoE (Yang et al. 2024): beside them an expert for all tokens, weighted by a sigmoid; Qwen
+      3 MoE (2025): Qwen 3's attention, weights divided by their sum, no such expert.
+    OLMoE (Muennighoff et al. 2024): RMSNorm of all queries and keys.
 """
 import math
 
@@ -54,7 +59,35 @@ CONFIGS = {
     "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", **SILU,
              "sliding_window": 12, "original_max_position_embeddings": 64,
              "pad_token_id": None},  # transformers' default is beyond so small a vocabulary
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **SILU,
+                "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 5,
+                "router_aux_loss_coef": 0.02, "output_router_logits": False},
+    "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", **SILU,
+                  "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+                  "shared_expert_intermediate_size": 20, "norm_topk_prob": False,
+                  "decoder_sparse_step": 1, "mlp_only_layers": [0], "use_sliding_window": False,
+                  "router_aux_loss_coef": 0.2, "output_router_logits": True},
+    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", **SILU,
+                  "head_dim": 8, "attention_bias": False, "use_sliding_window": False,
+                  "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+                  "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "router_aux_loss_coef": 0.001, "output_router_logits": False},
+    "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", **SILU,
+              "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 3,
+              "norm_topk_prob": False, "router_aux_loss_coef": 0.1, "output_router_logits": True,
+              "pad_token_id": 1},
 }
+EXPERT_MATRICES = {"mixtral": ("block_sparse_moe.", "w1", "w3", "w2")}
+
+
+def expert_matrices(c):
+    """What stands before a mixture's names, and the names of an expert's gate, up and down."""
+    return EXPERT_MATRICES.get(c["model_type"], ("mlp.", "gate_proj", "up_proj", "down_proj"))
+
+
+def experts_of(c, layer):
+    dense = layer in c.get("mlp_only_layers", [])
+    return 0 if dense else c.get("num_local_experts", c.get("num_experts", 0))
 
 
 def head_dim(c):
@@ -72,18 +105,22 @@ def shapes(c):
         else:
             for name, rows in (("q", q), ("k", kv), ("v", kv)):
                 yield h + f"self_attn.{name}_proj.weight", (rows, d)
-                if kind == "qwen2":
+                if kind in ("qwen2", "qwen2_moe"):
                     yield h + f"self_attn.{name}_proj.bias", (rows,)
         yield h + "self_attn.o_proj.weight", (d, q)
         if kind == "phi3":
             yield h + "mlp.gate_up_proj.weight", (2 * f, d)
-        else:
+        elif not experts_of(c, i):
             yield h + "mlp.gate_proj.weight", (f, d)
             yield h + "mlp.up_proj.weight", (f, d)
-        yield h + "mlp.down_proj.weight", (d, f)
-        if kind in ("qwen3", "olmo2"):
-            yield h + "self_attn.q_norm.weight", (q if kind == "olmo2" else head_dim(c),)
-            yield h + "self_attn.k_norm.weight", (kv if kind == "olmo2" else head_dim(c),)
+        if experts_of(c, i):
+            yield from mixture_shapes(c, h, i)
+        else:
+            yield h + "mlp.down_proj.weight", (d, f)
+        if kind in ("qwen3", "qwen3_moe", "olmo2", "olmoe"):
+            of_all = kind in ("olmo2", "olmoe")
+            yield h + "self_attn.q_norm.weight", (q if of_all else head_dim(c),)
+            yield h + "self_attn.k_norm.weight", (kv if of_all else head_dim(c),)
         if kind != "olmo2":
             yield h + "input_layernorm.weight", (d,)
         yield h + "post_attention_layernorm.weight", (d,)
@@ -94,6 +131,22 @@ def shapes(c):
     yield "model.norm.weight", (d,)
     if not c["tie_word_embeddings"]:
         yield "lm_head.weight", (c["vocab_size"], d)
+
+
+def mixture_shapes(c, h, layer):
+    prefix, gate, up, down = expert_matrices(c)
+    d, f = c["hidden_size"], c.get("moe_intermediate_size", c["intermediate_size"])
+    yield h + prefix + "gate.weight", (experts_of(c, layer), d)
+    for e in range(experts_of(c, layer)):
+        yield h + f"{prefix}experts.{e}.{gate}.weight", (f, d)
+        yield h + f"{prefix}experts.{e}.{up}.weight", (f, d)
+        yield h + f"{prefix}experts.{e}.{down}.weight", (d, f)
+    if c["model_type"] == "qwen2_moe":
+        f = c["shared_expert_intermediate_size"]
+        yield h + "mlp.shared_expert.gate_proj.weight", (f, d)
+        yield h + "mlp.shared_expert.up_proj.weight", (f, d)
+        yield h + "mlp.shared_expert.down_proj.weight", (d, f)
+        yield h + "mlp.shared_expert_gate.weight", (1, d)
 
 
 def rope(c, positions):
@@ -135,6 +188,8 @@ def window(c, layer):
     kind = c["model_type"]
     if kind in ("qwen2", "qwen3"):
         windowed = c["use_sliding_window"] and layer >= c["max_window_layers"]
+    elif kind in ("qwen2_moe", "qwen3_moe"):
+        windowed = False
     elif kind == "gemma2":
         windowed = layer % 2 == 0
     else:
@@ -157,7 +212,15 @@ def attention(c, q, k, v, layer):  # each [B, heads, T, head_dim]
     return scores.masked_fill(~seen, -math.inf).softmax(-1) @ v
 
 
-def forward(c, p, ids):
+def balance(scores, chosen):
+    """transformers' load_balancing_loss_func, of each sequence and layer by itself."""
+    experts = scores.shape[-1]
+    tokens_per_expert = F.one_hot(chosen, experts).double().mean(1)  # [B, k, experts]
+    return (tokens_per_expert * scores.mean(1)[:, None]).sum((1, 2)).mean() * experts
+
+
+def forward(c, p, ids, balances=None):
+    """Logits; where `balances` is a list, each mixture appends its balance loss."""
     kind, groups = c["model_type"], c["num_attention_heads"] // c["num_key_value_heads"]
     q_size = head_dim(c) * c["num_attention_heads"]
     kv_size = head_dim(c) * c["num_key_value_heads"]
@@ -183,10 +246,10 @@ def forward(c, p, ids):
             q, k, v = linear(n, h + "qkv_proj").split((q_size, kv_size, kv_size), -1)
         else:
             q, k, v = (linear(n, h + f"{name}_proj") for name in "qkv")
-        if kind == "olmo2":
+        if kind in ("olmo2", "olmoe"):
             q, k = norm(q, h + "q_norm"), norm(k, h + "k_norm")
         q, k, v = heads(q), heads(k), heads(v)
-        if kind == "qwen3":
+        if kind in ("qwen3", "qwen3_moe"):
             q, k = norm(q, h + "q_norm"), norm(k, h + "k_norm")
         q, k = rotate(q), rotate(k)
         k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
@@ -200,6 +263,25 @@ def forward(c, p, ids):
             gate, up = linear(n, h + "gate_proj"), linear(n, h + "up_proj")
         act = F.gelu(gate, approximate="tanh") if kind == "gemma2" else F.silu(gate)
         return linear(act * up, h + "down_proj")
+
+    def mixture(n, h):
+        prefix, gate, up, down = expert_matrices(c)
+        scores = linear(n, h + prefix + "gate").softmax(-1)
+        weights, chosen = scores.topk(c["num_experts_per_tok"], -1)
+        if kind == "mixtral" or c.get("norm_topk_prob"):
+            weights = weights / weights.sum(-1, keepdim=True)
+        y = torch.zeros_like(n)
+        for e in range(scores.shape[-1]):
+            matrices = h + f"{prefix}experts.{e}."
+            hidden = F.silu(linear(n, matrices + gate)) * linear(n, matrices + up)
+            weight = (weights * (chosen == e)).sum(-1, keepdim=True)
+            y = y + weight * linear(hidden, matrices + down)
+        if kind == "qwen2_moe":
+            weight = linear(n, h + "mlp.shared_expert_gate").sigmoid()
+            y = y + weight * mlp(n, h + "mlp.shared_expert.")
+        if balances is not None:
+            balances.append(balance(scores, chosen))
+        return y
 
     x = p["model.embed_tokens.weight"][ids]
     if kind == "gemma2":
@@ -216,7 +298,8 @@ def forward(c, p, ids):
             x = x + norm(mlp(n, h + "mlp."), h + "post_feedforward_layernorm")
         else:
             x = x + attend(norm(x, h + "input_layernorm"), h + "self_attn.", i)
-            x = x + mlp(norm(x, h + "post_attention_layernorm"), h + "mlp.")
+            n = norm(x, h + "post_attention_layernorm")
+            x = x + (mixture(n, h) if experts_of(c, i) else mlp(n, h + "mlp."))
     head = "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"
     logits = linear(norm(x, "model.norm"), head)
     return capped(logits, c.get("final_logit_softcapping"))

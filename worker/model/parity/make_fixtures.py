@@ -15,6 +15,7 @@ model, and expected.safetensors with
                   computed alone without its padding
     logits        [rows, T, vocab] of the first batch
     grad.<name>   gradient of the first batch's mean loss, for every parameter
+    balance       the mean of the routers' losses of the first batch, where training adds them
     losses        [steps] mean losses of AdamW steps over the batches in turn, before each step
 """
 import json
@@ -148,10 +149,21 @@ def make(folder, config, shapes, forward):
         logits = forward(config, params, inputs[batch])
         return F.cross_entropy(logits.flatten(0, 1), targets[batch].flatten()), logits
 
+    def compute_balance(batch):
+        """The routers' loss that training adds; the published mean loss is without it."""
+        if not config.get("output_router_logits"):
+            return 0
+        balances = []
+        forward(config, params, inputs[batch], balances)
+        return config["router_aux_loss_coef"] * sum(balances) / len(balances)
+
     start = {name: p.detach().clone() for name, p in params.items()}
     loss, logits = compute_loss(0)
-    loss.backward()
+    start_balance = float(compute_balance(0))
+    (loss + compute_balance(0)).backward()
     expected = {"tokens": tokens, "logits": logits, **extra}
+    if config.get("output_router_logits"):
+        expected["balance"] = torch.tensor([start_balance / config["router_aux_loss_coef"]])
     expected.update({"grad." + name: p.grad.clone() for name, p in params.items()})
 
     decayed = [p for p in params.values() if p.dim() >= 2]
@@ -163,7 +175,7 @@ def make(folder, config, shapes, forward):
     for step in range(STEPS):
         optimizer.zero_grad()
         loss, _ = compute_loss(step % BATCHES)
-        loss.backward()
+        (loss + compute_balance(step % BATCHES)).backward()
         torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)
         optimizer.step()
         losses.append(loss.item())

@@ -161,6 +161,20 @@ TEST_CASE("rows_of_padded_documents_have_the_losses_of_each_document_alone") {
   CHECK(padded.nats == Approx(sum.nats).epsilon(1e-5));
 }
 
+TEST_CASE("the_balance_loss_of_routers_is_transformers_of_each_sequence_and_is_not_in_the_loss") {
+  const std::string name = GENERATE("qwen2_moe", "olmoe");
+  const std::string backend = GENERATE("reference", "cpu");
+  const int64_t micro_batch_rows = GENERATE(3, 2);
+  CAPTURE(name, backend, micro_batch_rows);
+  Fixture fixture(name, NewBackend(backend), micro_batch_rows);
+  ModelRunner& runner = fixture.runner();
+  const LossSum trained = Must(runner.Train(fixture.Batch(0)));
+  REQUIRE(trained.balance == Approx(fixture.Expected("balance")[0]).epsilon(kTolerance));
+  const LossSum evaluated = Must(runner.Evaluate(fixture.Batch(0)));
+  REQUIRE(evaluated.balance == 0);
+  REQUIRE(evaluated.nats == Approx(trained.nats).epsilon(1e-6));
+}
+
 TEST_CASE("twenty AdamW steps with clipping have PyTorch's losses") {
   ON_EVERY_MODEL_AND_BACKEND();
   const std::vector<float> losses = fixture.Expected("losses");
