@@ -118,8 +118,7 @@ TEST_CASE("ranks_hold_experts_by_their_shares_and_join_to_the_whole") {
       CHECK(counted == whole[l].size);
     }
   }
-  CHECK_THAT(RefusalText(CutModel(Mixture(R"(, "num_experts_per_tok": 1)"), 5, {}).status()),
-             Contains("4 key-value heads"));
+  CHECK_THAT(RefusalText(CutModel(config, 5, {}).status()), Contains("4 key-value heads"));
   ModelConfig few = config;
   few.experts.count = 2;
   CHECK_THAT(RefusalText(CutModel(few, 3, {}).status()), Contains("2 experts in a block"));
