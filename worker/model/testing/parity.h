@@ -31,8 +31,9 @@ inline const std::vector<std::string> kGpuModels = {
 inline const std::vector<std::string> kEmulatedModels = {
     "bert", "gpt2", "llama_tied", "olmo2", "gemma2", "bert_padded", "qwen2_moe"};
 // Returns the tolerance of a gradient in bf16, in units of a tensor's largest number: few channels
-// average little out.
+// average little out, and a token whose choice is a near one goes through another expert.
 inline double Bfloat16Tolerance(const ModelConfig& config) {
+  if (config.experts.count > 0) return 0.3;
   return config.d_model < 32 ? 0.15 : 0.06;
 }
 
