@@ -32,10 +32,20 @@ ModelConfig Tiny(ModelFamily family, int64_t kv_heads, bool tied) {
   c.ffn = 37;
   c.max_positions = 12;
   c.tied_head = tied;
+  if (family == ModelFamily::kQwen2Moe) {
+    c.experts = {.count = 7,
+                 .per_token = 3,
+                 .hidden = 13,
+                 .shared_hidden = 11,
+                 .shared_gate = true,
+                 .auxiliary_loss = 0.3,
+                 .adds_auxiliary_loss = true};
+  }
   return c;
 }
 
-const ModelFamily kFamilies[] = {ModelFamily::kGpt2, ModelFamily::kLlama};
+const ModelFamily kFamilies[] = {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kPhi3,
+                                 ModelFamily::kQwen2Moe};
 
 using Layers = std::vector<std::vector<float>>;
 
@@ -212,13 +222,12 @@ TEST_CASE("a group's logits, loss and gradients are one device's") {
   };
   const std::vector<Group> groups = {{1, {}}, {2, {}}, {2, {3, 1}}, {3, {}}, {3, {1, 3, 2}}};
   for (const std::string backend : {"reference", "cpu"}) {
-    for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kPhi3}) {
+    for (const ModelFamily family : kFamilies) {
       for (const int64_t kv_heads : {6, 3}) {
         if (family == ModelFamily::kGpt2 && kv_heads == 3) continue;
         for (const bool tied : {false, true}) {
           for (const Group& group : groups) {
-            CAPTURE(backend, family == ModelFamily::kGpt2, kv_heads, tied, group.ranks,
-                    group.ratios);
+            CAPTURE(backend, static_cast<int>(family), kv_heads, tied, group.ranks, group.ratios);
             RequireSameAsOneDevice(backend, Tiny(family, kv_heads, tied), group.ranks,
                                    group.ratios);
           }
@@ -304,7 +313,7 @@ std::vector<double> TrainInF64(const ModelConfig& config, const TensorPart& part
 }
 
 TEST_CASE("in f64 a group trains as one device does: only rounding sets them apart") {
-  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kPhi3}) {
+  for (const ModelFamily family : kFamilies) {
     const bool tied = GENERATE(false, true);
     const ModelConfig config = Tiny(family, 3, tied);
     const std::vector<double> one = TrainInF64(config, WholePart(config), nullptr);
