@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/simulator/event_queue.h"
 #include "coordinator/simulator/memory_use.h"
 #include "coordinator/simulator/problem.h"
 #include "coordinator/simulator/simulate.h"

@@ -6,15 +6,59 @@
 #ifndef ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
 #define ATOLL_COORDINATOR_SIMULATOR_TRANSPORT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "coordinator/simulator/event_queue.h"
 #include "coordinator/simulator/network.h"
 #include "coordinator/simulator/simulate.h"
 
 namespace atl::sim {
+
+enum class EventKind : uint32_t {
+  kOpDone,    // token: device
+  kArrive,    // token: message token
+  kSent,      // token: device, which sends no longer
+  kLinkFree,  // token: link
+  kLaneFree,  // token: lane
+};
+
+struct Event {
+  Nanos time_ns = 0;
+  uint32_t sequence = 0;
+  EventKind kind = EventKind::kOpDone;
+  uint64_t token = 0;
+};
+
+// The agenda: a binary heap ordered by time, then by the order of the calls.
+class EventQueue {
+ public:
+  void Push(Nanos time_ns, EventKind kind, uint64_t token) {
+    heap_.push_back({time_ns, next_++, kind, token});
+    std::push_heap(heap_.begin(), heap_.end(), Later());
+  }
+
+  Event Pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
+    const Event event = heap_.back();
+    heap_.pop_back();
+    return event;
+  }
+
+  bool empty() const { return heap_.empty(); }
+  Nanos NextTime() const { return heap_.front().time_ns; }
+
+ private:
+  struct Later {  // a type of its own, so that the heap's functions have it inline
+    bool operator()(const Event& a, const Event& b) const {
+      return a.time_ns != b.time_ns ? a.time_ns > b.time_ns : a.sequence > b.sequence;
+    }
+  };
+
+  std::vector<Event> heap_;
+  uint32_t next_ = 0;
+};
 
 class Transport {
  public:
