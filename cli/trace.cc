@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/client.h"
+#include "cli/pictures/step_picture.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
 #include "common/number_text.h"
-#include "coordinator/plan_io/step_picture.h"
 
 namespace atl::cli {
 namespace {

@@ -8,12 +8,12 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "cli/pictures/plan_tables.h"
 #include "common/check.h"
 #include "common/model/config.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
-#include "coordinator/plan_io/render.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
@@ -248,7 +248,7 @@ bool AcceptsPinned(std::string_view bytes) {
   if (!input.ok()) return false;
   const auto scope = PlanScope(request, *input, IslandScope::kAll, ToIslandOptions(request.spec));
   if (scope.ok()) {
-    (void)RenderTimes(scope->cluster, scope->choice.first());
+    (void)cli::RenderTimes(scope->cluster, scope->choice.first());
     (void)ToJson(ToMessage(scope->cluster, input->costs, scope->choice.islands, 64));
   }
   return plan.ok();
@@ -408,10 +408,10 @@ bool AcceptsDescribed(std::string_view bytes) {
   if (plans->choice.use_islands) return true;
   const plan::Plan& single = plans->choice.first();
   ATOLL_CHECK(std::isfinite(single.outcome.step_s) && single.outcome.step_s >= 0);
-  (void)RenderIslands(plans->choice.islands);
-  (void)RenderTimes(plans->cluster, single);
-  (void)RenderTrace(plans->choice.islands);
-  (void)RenderSvg(plans->choice.islands);
+  (void)cli::RenderIslands(plans->choice.islands);
+  (void)cli::RenderTimes(plans->cluster, single);
+  (void)cli::RenderTrace(plans->choice.islands);
+  (void)cli::RenderSvg(plans->choice.islands);
   return true;
 }
 

@@ -1,4 +1,4 @@
-#include "coordinator/plan_io/render.h"
+#include "cli/pictures/plan_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/pictures/step_picture.h"
 #include "common/bytes_text.h"
 #include "common/number_text.h"
-#include "coordinator/plan_io/step_picture.h"
 #include "coordinator/plan_io/timeline.h"
 #include "coordinator/planner/replica_problem.h"
 
-namespace atl {
+namespace atl::cli {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
@@ -340,4 +340,4 @@ std::string RenderSvg(const std::vector<plan::IslandOfSite>& islands) {
   return StepsAsSvg(charts);
 }
 
-}  // namespace atl
+}  // namespace atl::cli

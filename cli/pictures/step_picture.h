@@ -1,8 +1,8 @@
 // Steps, simulated or recorded: what their parts are called, as a chart (SVG), and as Chrome trace
 // events.
 
-#ifndef ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_
-#define ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_
+#ifndef ATOLL_CLI_PICTURES_STEP_PICTURE_H_
+#define ATOLL_CLI_PICTURES_STEP_PICTURE_H_
 
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "common/protocol/step_trace.h"
 
-namespace atl {
+namespace atl::cli {
 
 // A step to be shown under a name: "predicted".
 struct StepView {
@@ -48,6 +48,6 @@ std::string StepsAsSvg(const std::vector<StepChart>& charts);
 // when the message has arrived or the next one leaves. Categories are work, wait, sum and message.
 std::string StepsAsPerfetto(const std::vector<StepView>& views);
 
-}  // namespace atl
+}  // namespace atl::cli
 
-#endif  // ATOLL_COORDINATOR_PLAN_IO_STEP_PICTURE_H_
+#endif  // ATOLL_CLI_PICTURES_STEP_PICTURE_H_

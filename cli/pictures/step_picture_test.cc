@@ -1,12 +1,12 @@
 // Steps for Perfetto and as pictures.
 
-#include "coordinator/plan_io/step_picture.h"
+#include "cli/pictures/step_picture.h"
 
 #include <catch2/catch.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace atl {
+namespace atl::cli {
 namespace {
 
 TraceSpan Span(TraceKind kind, int64_t start_ms, int64_t end_ms, int32_t stage = 0) {
@@ -118,4 +118,4 @@ TEST_CASE("An empty step is a picture, too") {
 }
 
 }  // namespace
-}  // namespace atl
+}  // namespace atl::cli

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/plan_io/step_picture.h"
+#include "cli/pictures/step_picture.h"
 
-namespace atl {
+namespace atl::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -128,4 +128,4 @@ std::string StepsAsPerfetto(const std::vector<StepView>& views) {
   return writer.Finish();
 }
 
-}  // namespace atl
+}  // namespace atl::cli

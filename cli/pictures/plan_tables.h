@@ -1,14 +1,14 @@
 // Renders plans and simulated steps: a table, a trace for Perfetto, a chart.
 
-#ifndef ATOLL_COORDINATOR_PLAN_IO_RENDER_H_
-#define ATOLL_COORDINATOR_PLAN_IO_RENDER_H_
+#ifndef ATOLL_CLI_PICTURES_PLAN_TABLES_H_
+#define ATOLL_CLI_PICTURES_PLAN_TABLES_H_
 
 #include <string>
 #include <vector>
 
 #include "coordinator/planner/islands.h"
 
-namespace atl {
+namespace atl::cli {
 
 // Renders what stands before the tables: what the run comes to (tokens a second, `totals` in words,
 // bytes a day by link), and why its islands are these.
@@ -32,6 +32,6 @@ std::string RenderTrace(const std::vector<plan::IslandOfSite>& islands);
 // Gantt charts (step_picture.h): one for each kind of replica of every island, a row per entity.
 std::string RenderSvg(const std::vector<plan::IslandOfSite>& islands);
 
-}  // namespace atl
+}  // namespace atl::cli
 
-#endif  // ATOLL_COORDINATOR_PLAN_IO_RENDER_H_
+#endif  // ATOLL_CLI_PICTURES_PLAN_TABLES_H_
