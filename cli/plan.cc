@@ -22,7 +22,6 @@
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
-#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
@@ -34,22 +33,13 @@ using Clock = std::chrono::steady_clock;
 
 // The planning that the flags request.
 struct Task {
-  plan::Cluster cluster;
-  plan::Model model;
-  plan::Job job;
-  plan::ProfileTable table;  // measured times
-  plan::MemoryTable memory;  // and memory by tensor-parallel degree
-  plan::CostOptions costs;
-  std::string model_digest;  // of a job's model; empty: not known
+  PlanningInput input;
+  PlanRequest request;  // the job's specification
   plan::IslandOptions islands;
   IslandScope island_scope = IslandScope::kAuto;
-  int64_t tokens_per_sample = 1;
-  PlanRequest request;      // the job's specification
-  int64_t head_groups = 0;  // 0: not known, and tensor-parallel splits are even
-};
 
-// Activations of GPUs; a profile has its own.
-constexpr ElementBytes kAssumedElement{2, 4};
+  int64_t tokens_per_sample() const { return request.spec.data.sequence_length; }
+};
 
 // The job's, or one that trains the model of the flags.
 absl::StatusOr<JobSpec> ReadSpec(const PlanFlags& flags) {
@@ -84,58 +74,52 @@ absl::Status SetTensorParallel(const std::vector<int>& degrees, const ModelSpec&
   return absl::OkStatus();
 }
 
-absl::Status ReadModelAndJob(const PlanFlags& flags, Task* task) {
-  ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, ReadSpec(flags));
-  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  const ModelSpec shape = ToSpec(config);
-  task->tokens_per_sample = spec.data.sequence_length;
-  task->model = PlannerModel(spec.name, config, task->tokens_per_sample, kAssumedElement);
-  task->model_digest = absl::StrCat(absl::Hex(ComputeModelDigest(shape, spec), absl::kZeroPad16));
-  ATOLL_ASSIGN_OR_RETURN(task->job, ToPlanJob(spec, shape));
-  if (!flags.micro_batches.empty()) task->job.micro_batches = flags.micro_batches;
+absl::StatusOr<PlanningInput> ReadModelAndJob(const PlanFlags& flags, const JobSpec& spec,
+                                              const ModelConfig& config) {
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakeJobInput(spec, config));
+  if (!flags.micro_batches.empty()) input.job.micro_batches = flags.micro_batches;
   if (!flags.tensor_parallel.empty()) {
-    ATOLL_RETURN_IF_ERROR(SetTensorParallel(flags.tensor_parallel, shape, spec, &task->job));
+    ATOLL_RETURN_IF_ERROR(
+        SetTensorParallel(flags.tensor_parallel, ToSpec(config), spec, &input.job));
   }
-  task->job.objective = MakeObjective(spec, /*islands=*/1);
-  task->head_groups = HeadGroups(shape);
-  task->costs = MakeCostOptions(spec, false);
-  task->costs.sharded_bytes_per_parameter *=
-      flags.state_bytes / task->costs.state_bytes_per_parameter;
-  task->costs.state_bytes_per_parameter = flags.state_bytes;
-  task->costs.efficiency = flags.efficiency;
-  task->request.spec = spec;
-  task->island_scope = spec.layout.island;
-  return absl::OkStatus();
+  if (!flags.objective.empty()) input.job.objective.cheapest = flags.objective == "cost";
+  plan::CostOptions options = input.costs.options();
+  options.sharded_bytes_per_parameter *= flags.state_bytes / options.state_bytes_per_parameter;
+  options.state_bytes_per_parameter = flags.state_bytes;
+  options.efficiency = flags.efficiency;
+  input.costs = input.costs.With(options);
+  return input;
 }
 
 constexpr int64_t kMaxFileBytes = 64 << 20;  // of profiles and plans
 
 // Devices, links and times that were measured; with --cluster, devices and links as described.
-absl::Status ReadProfile(const PlanFlags& flags, Task* task) {
+// `model_digest`: of the job's model.
+absl::StatusOr<plan::Cluster> ReadProfile(const PlanFlags& flags, const std::string& model_digest,
+                                          plan::Costs* costs) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.profile, kMaxFileBytes));
   ATOLL_ASSIGN_OR_RETURN(const v1::ClusterProfile profile, ParseProfileJson(text, flags.profile));
   const std::string& where = flags.profile;
-  if (!profile.model_digest().empty() && !task->model_digest.empty() &&
-      profile.model_digest() != task->model_digest) {
+  if (!profile.model_digest().empty() && profile.model_digest() != model_digest) {
     return absl::FailedPreconditionError(absl::StrCat(
         where, ": the times are of the model of ", profile.job(),
         ", not of this one; submit this job so that workers measure it, or plan without times"));
   }
+  plan::Model model = costs->model();
+  plan::CostOptions options = costs->options();
   absl::StatusOr<Profiled> profiled = absl::UnknownError("");
   if (flags.cluster.empty()) {
-    profiled = ToProfiled(profile, &task->model, &task->costs);
+    profiled = ToProfiled(profile, &model, &options);
   } else {
     ATOLL_ASSIGN_OR_RETURN(const v1::ClusterSpec described, LoadClusterSpec(flags.cluster));
-    profiled = ToProfiled(described, profile, &task->model, &task->costs);
+    profiled = ToProfiled(described, profile, &model, &options);
   }
   if (!profiled.ok()) {
     return Annotate(profiled.status(),
                     flags.cluster.empty() ? where : absl::StrCat(flags.cluster, ", ", where));
   }
-  task->cluster = std::move(profiled->cluster);
-  task->table = std::move(profiled->table);
-  task->memory = std::move(profiled->memory);
-  return absl::OkStatus();
+  *costs = plan::Costs(model, std::move(profiled->table), options, std::move(profiled->memory));
+  return std::move(profiled->cluster);
 }
 
 // Island scopes by their names in --islands.
@@ -150,46 +134,43 @@ bool HasOneSite(const plan::Cluster& cluster) {
 }
 
 absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
-  Task task;
-  ATOLL_RETURN_IF_ERROR(ReadModelAndJob(flags, &task));
+  ATOLL_ASSIGN_OR_RETURN(JobSpec spec, ReadSpec(flags));
+  ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, ReadModelAndJob(flags, spec, config));
+  if (flags.objective == "cost") spec.layout.objective = PlanObjective::kCost;
+  if (flags.objective == "time") spec.layout.objective = PlanObjective::kTime;
+  absl::StatusOr<plan::Cluster> cluster = absl::UnknownError("");
+  if (!flags.profile.empty()) {
+    const uint64_t digest = ComputeModelDigest(ToSpec(config), spec);
+    cluster = ReadProfile(flags, absl::StrCat(absl::Hex(digest, absl::kZeroPad16)), &input.costs);
+  } else {
+    cluster = LoadClusterFile(flags.cluster);
+  }
+  if (!cluster.ok()) return cluster.status();
+  const absl::Status set = SetCluster(spec, *std::move(cluster), input);
+  if (!set.ok()) return flags.job.empty() ? set : Annotate(set, flags.job);
+  Task task{std::move(input)};
+  task.request.spec = std::move(spec);
+  task.island_scope = task.request.spec.layout.island;
   task.islands = ToIslandOptions(task.request.spec);
   task.islands.cost_per_doubling = flags.island_cost;
   if (flags.steps_per_round > 0) {
     task.islands.steps_per_round = static_cast<int>(flags.steps_per_round);
   }
   task.islands.overlap = task.islands.overlap && flags.overlap;
-  if (!flags.profile.empty()) {
-    ATOLL_RETURN_IF_ERROR(ReadProfile(flags, &task));
-  } else {
-    ATOLL_ASSIGN_OR_RETURN(task.cluster, LoadClusterFile(flags.cluster));
-  }
-  if (flags.objective == "cost") task.request.spec.layout.objective = PlanObjective::kCost;
-  if (flags.objective == "time") task.request.spec.layout.objective = PlanObjective::kTime;
-  if (!flags.objective.empty()) task.job.objective.cheapest = flags.objective == "cost";
-  ATOLL_RETURN_IF_ERROR(Annotate(plan::CheckNames(task.job.fixed, task.cluster), flags.job));
-  ATOLL_RETURN_IF_ERROR(Annotate(plan::Constrain(task.job.fixed, task.cluster), flags.job));
-  ATOLL_RETURN_IF_ERROR(CheckPrices(task.request.spec, task.cluster));
   if (const auto island_scope = kIslandScopes.find(flags.islands);
       island_scope != kIslandScopes.end()) {
     task.island_scope = island_scope->second;
-  } else if (flags.job.empty() && HasOneSite(task.cluster)) {
+  } else if (flags.job.empty() && HasOneSite(task.input.cluster)) {
     task.island_scope = IslandScope::kAll;
   }
   return task;
-}
-
-plan::Costs MakeCosts(const Task& task) {
-  return plan::Costs(task.model, task.table, task.costs, task.memory);
 }
 
 absl::Status WritePictures(const PlanFlags& flags, const std::vector<plan::IslandOfSite>& plans) {
   if (!flags.trace.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.trace, RenderTrace(plans)));
   if (flags.svg.empty()) return absl::OkStatus();
   return WriteFile(flags.svg, RenderSvg(plans));
-}
-
-PlanningInput ToPlanningInput(const Task& task, const plan::Costs& costs) {
-  return {task.cluster, costs, task.job, task.table, task.head_groups, ""};
 }
 
 // The job's request, and with --seconds until when each of its plans is improved.
@@ -214,10 +195,9 @@ Search MakeSearch(const PlanFlags& flags, const Task& task) {
 }
 
 absl::StatusOr<ScopePlans> PlanTask(const PlanFlags& flags, const Task& task,
-                                    const plan::Costs& costs, IslandScope island_scope) {
+                                    IslandScope island_scope) {
   const Search search = MakeSearch(flags, task);
-  return PlanScope(search.request, ToPlanningInput(task, costs), island_scope, task.islands,
-                   search.make_enough);
+  return PlanScope(search.request, task.input, island_scope, task.islands, search.make_enough);
 }
 
 constexpr int kPreviewSeconds = 60;
@@ -246,9 +226,8 @@ absl::Status RunPreview(const Global& global, const PlanFlags& flags) {
 absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   if (IsPreview(flags)) return RunPreview(global, flags);
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs = MakeCosts(task);
   const auto start = Clock::now();
-  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, costs, task.island_scope);
+  const absl::StatusOr<ScopePlans> found = PlanTask(flags, task, task.island_scope);
   if (!found.ok()) {
     return flags.job.empty() ? found.status() : Annotate(found.status(), flags.job);
   }
@@ -257,10 +236,11 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const TrainingRate rate{1 / choice.samples_per_s, choice.price_per_sample};
   if (global.structured) {
-    std::cout << Document(ToMessage(plans.cluster, costs, choice, task.tokens_per_sample));
+    std::cout << Document(
+        ToMessage(plans.cluster, task.input.costs, choice, task.tokens_per_sample()));
   } else {
     const std::string totals = flags.job.empty() ? "" : TotalsText(task.request.spec, rate);
-    std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample, totals)
+    std::cout << RenderRun(plans.cluster, choice, task.tokens_per_sample(), totals)
               << RenderIslands(choice.islands);
     std::cerr << "planned in " << SecondsText(seconds) << "\n";
   }
@@ -272,14 +252,13 @@ absl::Status RunPlan(const Global& global, const PlanFlags& flags) {
 // Plans, or reads each island of the layout's file, checked and played as islands play a plan that
 // their job brings along.
 absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& flags,
-                                                            const Task& task,
-                                                            const plan::Costs& costs) {
+                                                            const Task& task) {
   Task own = task;
   LayoutSpec& layout = own.request.spec.layout;
   layout.workers_per_island = 0;  // one layout, of all devices
-  if (!flags.schedule.empty()) layout.schedule = own.job.fixed.schedule = flags.schedule;
+  if (!flags.schedule.empty()) layout.schedule = own.input.job.fixed.schedule = flags.schedule;
   if (flags.layout.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(ScopePlans found, PlanTask(flags, own, costs, IslandScope::kAll));
+    ATOLL_ASSIGN_OR_RETURN(ScopePlans found, PlanTask(flags, own, IslandScope::kAll));
     return std::move(found.choice.islands);
   }
   std::vector<plan::IslandOfSite> plans;
@@ -288,7 +267,7 @@ absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& fla
   for (const std::string& island : islands) {
     layout.plan = island;
     own.request.plan_name = flags.layout;
-    ATOLL_ASSIGN_OR_RETURN(ScopePlans played, PlanTask(flags, own, costs, IslandScope::kAll));
+    ATOLL_ASSIGN_OR_RETURN(ScopePlans played, PlanTask(flags, own, IslandScope::kAll));
     plans.push_back(std::move(played.choice.islands[0]));
     if (islands.size() > 1) plans.back().site = absl::StrCat("island ", plans.size() - 1);
   }
@@ -297,8 +276,7 @@ absl::StatusOr<std::vector<plan::IslandOfSite>> PlansToPlay(const PlanFlags& fla
 
 absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const Task task, ReadTask(flags));
-  const plan::Costs costs = MakeCosts(task);
-  ATOLL_ASSIGN_OR_RETURN(std::vector<plan::IslandOfSite> plans, PlansToPlay(flags, task, costs));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<plan::IslandOfSite> plans, PlansToPlay(flags, task));
   const std::string reason =
       absl::StrCat("layout ", flags.layout.empty() ? "planned" : flags.layout, ", schedule ",
                    flags.schedule.empty() ? "its own" : flags.schedule, ", as requested");
@@ -307,7 +285,8 @@ absl::Status RunSimulate(const Global& global, const PlanFlags& flags) {
     island.plan.reason = reason;
   }
   if (global.structured) {
-    std::cout << Document(ToMessage(task.cluster, costs, plans, task.tokens_per_sample));
+    std::cout << Document(
+        ToMessage(task.input.cluster, task.input.costs, plans, task.tokens_per_sample()));
   } else {
     std::cout << RenderIslands(plans);
     for (const auto& [name, cluster, plan] : plans) {

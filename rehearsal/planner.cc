@@ -114,8 +114,7 @@ absl::StatusOr<IslandPlan> Searches::Search(const PlanRequest& query,
   // The scene is without what the job leaves out.
   const auto make_input = [&](const PlanRequest& of) -> absl::StatusOr<PlanningInput> {
     PlanningInput input = scene_.input;
-    ATOLL_ASSIGN_OR_RETURN(input.job, ToPlanJob(of.spec, of.facts.model));
-    input.job.objective = MakeObjective(of.spec, of.islands);
+    ATOLL_ASSIGN_OR_RETURN(input.job, ToPlanJob(of.spec, of.facts.model, of.islands));
     input.cluster = plan::WithDevices(scene_.input.cluster, [&](const plan::Device& device) {
       return names.contains(device.node);
     });

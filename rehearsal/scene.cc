@@ -8,15 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
-#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/model.h"
-#include "coordinator/planning/objective.h"
 
 namespace atl::rehearsal {
 namespace {
-
-constexpr ElementBytes kAssumedElement{2, 4};  // activations of GPUs
 
 // Devices are named as plans name them. The job may leave them out by either name.
 void NameDevices(plan::Constraints& fixed, plan::Cluster& cluster) {
@@ -111,30 +106,22 @@ int64_t Scene::devices() const { return static_cast<int64_t>(input.cluster.devic
 
 absl::StatusOr<Scene> MakeScene(const JobSpec& spec, plan::Cluster cluster, double efficiency) {
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
-  const ModelSpec shape = ToSpec(config);
-  ATOLL_ASSIGN_OR_RETURN(plan::Job job, ToPlanJob(spec, shape));
-  job.objective = MakeObjective(spec, /*islands=*/1);
-  ATOLL_RETURN_IF_ERROR(Validate(cluster));
-  NameDevices(job.fixed, cluster);
-  ATOLL_RETURN_IF_ERROR(plan::CheckNames(job.fixed, cluster));
-  ATOLL_RETURN_IF_ERROR(plan::Constrain(job.fixed, cluster));
-  ATOLL_RETURN_IF_ERROR(CheckPrices(spec, cluster));
-  plan::CostOptions options = MakeCostOptions(spec, false);
+  ATOLL_ASSIGN_OR_RETURN(PlanningInput input, MakeJobInput(spec, config));
+  plan::CostOptions options = input.costs.options();
   options.efficiency = efficiency;
-  const plan::Model model =
-      PlannerModel(spec.name, config, spec.data.sequence_length, kAssumedElement);
-  Scene scene{
-      .spec = spec,
-      .input = {cluster, plan::Costs(model, {}, options, {}), job, {}, HeadGroups(shape), ""}};
-  scene.facts.model = shape;
+  input.costs = input.costs.With(options);
+  ATOLL_RETURN_IF_ERROR(Validate(cluster));
+  NameDevices(input.job.fixed, cluster);
+  ATOLL_RETURN_IF_ERROR(SetCluster(spec, std::move(cluster), input));
+  Scene scene{.spec = spec, .input = std::move(input)};
+  scene.facts.model = ToSpec(config);
   scene.facts.train_sequences = int64_t{1} << 30;
   scene.facts.validation_sequences = std::max<int64_t>(1, spec.schedule.validation_sequences);
   for (const LayerLayout& layout : MakeLayouts(config)) {
     scene.facts.layers.push_back({layout.name, layout.size});
   }
-  MakeWorkers(cluster, scene);
-  MakeLinks(cluster, scene);
-  scene.input.cluster = std::move(cluster);
+  MakeWorkers(scene.input.cluster, scene);
+  MakeLinks(scene.input.cluster, scene);
   return scene;
 }
 

@@ -86,7 +86,7 @@ absl::StatusOr<PredictedPlan> PredictMeasured(const MeasuredSet& set, const Meas
                       .micro_batches = {plan.micro_batch},
                       .tensor_parallel = {set.devices_per_node}};
   ATOLL_ASSIGN_OR_RETURN(const FoundPlan found,
-                         FindPlan(request, {profiled.cluster, costs, job, profiled.table, 0, ""}));
+                         FindPlan(request, {profiled.cluster, costs, job, ""}));
   PredictedPlan predicted{found.plan.outcome.step_s};
   for (const PlanProgram& program : found.island.programs) {
     predicted.memory_bytes =

@@ -67,7 +67,7 @@ void AddTimes(const PlanRequest& request, const PlanningInput& input, v1::Cluste
   for (const plan::Device& device : input.cluster.devices) {
     devices[input.cluster.types[device.type].name].insert(device.id);
   }
-  for (const auto& [key, times] : input.table) {
+  for (const auto& [key, times] : input.costs.profile()) {
     const auto& [type, tensor_parallel, micro_batch] = key;
     for (size_t l = 0; l < times.size(); ++l) {
       v1::LayerTime* time = profile.add_times();

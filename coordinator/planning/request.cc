@@ -14,7 +14,6 @@
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planning/auxiliary_memory.h"
-#include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
 
 namespace atl {
@@ -162,7 +161,7 @@ absl::StatusOr<std::vector<DeviceFacts>> SelectDevices(const PlanRequest& reques
 // Devices of one kind that are near each other in speed and memory are of one type, with the mean
 // times and the least memory.
 void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devices,
-               PlanningInput& input, plan::ProfileTable& table) {
+               PlanningInput& input) {
   const int layers = static_cast<int>(request.facts.layers.size());
   std::vector<const DeviceFacts*> first;
   std::vector<std::vector<const DeviceProfile*>> profiles;
@@ -198,9 +197,11 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
                                      static_cast<int>(t), device.info.egress_price_per_gb * 1e-9});
   }
   input.cluster.leader = request.members[0].member.worker;
+  plan::ProfileTable table;
   for (size_t t = 0; t < types.size(); ++t) {
     AddTimes(types[t].name, profiles[t], layers, table);
   }
+  input.costs = plan::Costs(input.costs.model(), std::move(table), input.costs.options());
 }
 
 // ------------------------------------------------------------------------------------- links ----
@@ -334,12 +335,10 @@ ElementBytes GetElementBytes(const PlanRequest& request) {
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
   ATOLL_RETURN_IF_ERROR(Check(request));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, GetModelConfig(request));
-  const ModelSpec shape = ToSpec(config);
-  ATOLL_ASSIGN_OR_RETURN(plan::Job job, ToPlanJob(request.spec, shape));
-  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, SelectDevices(request, job.fixed));
-  const ElementBytes element = GetElementBytes(request);
-  const plan::Model model =
-      PlannerModel(request.spec.name, config, request.spec.data.sequence_length, element);
+  ATOLL_ASSIGN_OR_RETURN(
+      PlanningInput input,
+      MakeJobInput(request.spec, config, GetElementBytes(request), request.islands));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<DeviceFacts> devices, SelectDevices(request, input.job.fixed));
   // The part of what owners keep that does not depend on the plan.
   const int64_t owned = LeastOwnerBytes(request);
   for (DeviceFacts& device : devices) {
@@ -347,15 +346,10 @@ absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request) {
     const auto hosts = static_cast<int64_t>(request.members[device.member].devices.size());
     device.info.memory_bytes -= owned / hosts;
   }
-  PlanningInput input{{}, plan::Costs(model, {}, {}), {}, {}, HeadGroups(shape), ""};
-  MakeTypes(request, devices, input, input.table);
-  input.costs =
-      plan::Costs(model, input.table, MakeCostOptions(request.spec, element.compute == 4));
-  input.job = std::move(job);
-  input.job.objective = MakeObjective(request.spec, request.islands);
+  MakeTypes(request, devices, input);
   ATOLL_RETURN_IF_ERROR(CheckPrices(request.spec, input.cluster));
-  const double stage_link = static_cast<double>(std::max<int64_t>(1, model.layers[0].out_bytes)) *
-                            input.job.micro_batches.back();
+  const int64_t out_bytes = std::max<int64_t>(1, input.costs.model().layers[0].out_bytes);
+  const double stage_link = static_cast<double>(out_bytes) * input.job.micro_batches.back();
   const int unknown = AddLinks(request, stage_link, input.cluster);
   input.assumptions = Assumptions(devices, unknown);
   ATOLL_RETURN_IF_ERROR(plan::Constrain(input.job.fixed, input.cluster));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/model/config.h"
 #include "common/model/stash.h"
 #include "common/protocol/control.h"
 #include "common/protocol/plan_request.h"
@@ -30,23 +31,29 @@ struct PlanningInput {
   plan::Cluster cluster;  // device ids as in IslandPlan
   plan::Costs costs;
   plan::Job job;
-  plan::ProfileTable table;  // what `costs` has measured times from
-  int64_t head_groups = 0;   // of the model, distributed to devices that share layers
-  std::string assumptions;   // what was not measured, in words; empty: nothing
+  std::string assumptions;  // what was not measured, in words; empty: nothing
 };
 
 // Converts a job's specification to the search's requirements: batch, sizes of micro-batches that
 // divide it, tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error
-// names the field that is impossible.
-absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape);
-// Heads that go as one unit to the devices that share a layer.
-int64_t HeadGroups(const ModelSpec& shape);
+// names the field that is impossible. `islands` of the job share its tokens evenly.
+absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape, int islands = 1);
 // Memory as the runtime takes it. `full_precision`: all is fp32, as on CPUs.
 plan::CostOptions MakeCostOptions(const JobSpec& spec, bool full_precision);
 
 // Returns the bytes of elements of an island's activations and state. All of its devices compute in
 // one type.
 ElementBytes GetElementBytes(const PlanRequest& request);
+
+// Elements of described devices, which are taken to be GPUs.
+inline constexpr ElementBytes kAssumedElement{2, 4};
+// Returns what a job and its model say: everything but the devices, with times by the roofline.
+absl::StatusOr<PlanningInput> MakeJobInput(const JobSpec& spec, const ModelConfig& config,
+                                           const ElementBytes& element = kAssumedElement,
+                                           int islands = 1);
+// Gives the input described devices. INVALID_ARGUMENT names what the job names and the cluster does
+// not have, FAILED_PRECONDITION the constraint that leaves none of it.
+absl::Status SetCluster(const JobSpec& spec, plan::Cluster cluster, PlanningInput& input);
 
 // INVALID_ARGUMENT names the field of the job, the worker or the profile that is impossible.
 absl::StatusOr<PlanningInput> MakePlanningInput(const PlanRequest& request);

@@ -43,7 +43,7 @@ void Order(const PlanningInput& input, const std::vector<int>& ratios, plan::Lay
 // Heads for each of these types, slowest first: each head goes to the device that it slows least.
 std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::DeviceType>& types,
                          int micro_batch) {
-  const auto heads = static_cast<int>(std::min(input.head_groups, kMostHeads));
+  const auto heads = static_cast<int>(std::min(input.costs.model().head_groups, kMostHeads));
   std::vector<int> counts(types.size(), 1);
   std::vector<double> next;  // seconds with one more
   const auto with_one_more = [&](size_t rank) {
@@ -66,7 +66,7 @@ std::vector<int> BySpeed(const PlanningInput& input, const std::vector<plan::Dev
 // Returns the ratios that groups of unlike devices would like, each kind of group once.
 std::set<std::vector<int>> Offers(const PlanningInput& input, const plan::Layout& layout) {
   std::set<std::vector<int>> offers;
-  if (input.head_groups < layout.tensor_parallel) return offers;
+  if (input.costs.model().head_groups < layout.tensor_parallel) return offers;
   std::set<std::vector<int>> seen;
   for (const plan::Replica& replica : layout.replicas) {
     for (const plan::Stage& stage : replica.stages) {

@@ -14,9 +14,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
-#include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/model.h"
 #include "coordinator/planning/planning.h"
 #include "coordinator/planning/predicted_step.h"
 #include "tests/fuzz/decoder.h"
@@ -371,11 +369,10 @@ bool AcceptsDescribed(std::string_view bytes) {
   const v1::ClusterSpec cluster = MakeCluster(choices);
   const auto config = ModelConfigFromSpec(spec.model, spec.data.sequence_length);
   if (!config.ok()) return false;
-  const ModelSpec shape = ToSpec(*config);
-  auto job = ToPlanJob(spec, shape);
-  if (!job.ok()) return false;
-  plan::Model model = PlannerModel("described", *config, spec.data.sequence_length, {2, 4});
-  plan::CostOptions options = MakeCostOptions(spec, false);
+  auto input = MakeJobInput(spec, *config);
+  if (!input.ok()) return false;
+  plan::Model model = input->costs.model();
+  plan::CostOptions options = input->costs.options();
   absl::StatusOr<Profiled> profiled = absl::UnknownError("");
   const auto layers = static_cast<int>(model.layers.size());
   switch (choices.Below(3)) {
@@ -393,18 +390,17 @@ bool AcceptsDescribed(std::string_view bytes) {
       profiled = ToProfiled(MakeClusterProfile(choices, cluster, layers), &model, &options);
   }
   if (!profiled.ok()) return false;
-  if (!plan::Constrain(job->fixed, profiled->cluster).ok()) return false;
-  const plan::Costs costs(model, profiled->table, options, profiled->memory);
+  if (!SetCluster(spec, profiled->cluster, *input).ok()) return false;
+  input->costs = plan::Costs(model, profiled->table, options, profiled->memory);
   PlanRequest request;
   request.spec = spec;
   request.improvements = 1;
   request.stop = StopSoon();
-  const PlanningInput input{profiled->cluster, costs, *job, profiled->table, HeadGroups(shape), ""};
   const auto scope =
       choices.Of({IslandScope::kAuto, IslandScope::kAll, IslandScope::kSite, IslandScope::kWorker});
-  const auto plans = PlanScope(request, input, scope, ToIslandOptions(spec));
+  const auto plans = PlanScope(request, *input, scope, ToIslandOptions(spec));
   if (!plans.ok()) return false;
-  (void)ToJson(ToMessage(plans->cluster, costs, plans->choice, 64));
+  (void)ToJson(ToMessage(plans->cluster, input->costs, plans->choice, 64));
   if (plans->choice.use_islands) return true;
   const plan::Plan& single = plans->choice.first();
   ATOLL_CHECK(std::isfinite(single.outcome.step_s) && single.outcome.step_s >= 0);

@@ -203,6 +203,7 @@ class Costs {
                      int micro_batch) const;
 
   const Model& model() const { return model_; }
+  const ProfileTable& profile() const { return profile_; }
   const CostOptions& options() const { return options_; }
   int64_t UsableBytes(const DeviceType& type) const {
     return static_cast<int64_t>(static_cast<double>(type.memory_bytes) * (1 - options_.reserve));
