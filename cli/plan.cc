@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
+#include "cli/model/named_model.h"
 #include "cli/pictures/plan_tables.h"
 #include "cli/preview.h"
 #include "cli/read_text.h"
@@ -23,7 +24,6 @@
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
 #include "coordinator/planning/island_scope.h"
-#include "coordinator/planning/model.h"
 #include "coordinator/planning/objective.h"
 
 namespace atl::cli {
@@ -128,11 +128,6 @@ const std::map<std::string, IslandScope> kIslandScopes = {{"auto", IslandScope::
                                                           {"per-site", IslandScope::kSite},
                                                           {"per-worker", IslandScope::kWorker}};
 
-bool HasOneSite(const plan::Cluster& cluster) {
-  return std::all_of(cluster.devices.begin(), cluster.devices.end(),
-                     [&](const plan::Device& d) { return d.site == cluster.devices[0].site; });
-}
-
 absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(JobSpec spec, ReadSpec(flags));
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOfJob(spec));
@@ -161,7 +156,7 @@ absl::StatusOr<Task> ReadTask(const PlanFlags& flags) {
   if (const auto island_scope = kIslandScopes.find(flags.islands);
       island_scope != kIslandScopes.end()) {
     task.island_scope = island_scope->second;
-  } else if (flags.job.empty() && HasOneSite(task.input.cluster)) {
+  } else if (flags.job.empty() && task.input.cluster.ListSites().size() == 1) {
     task.island_scope = IslandScope::kAll;
   }
   return task;

@@ -134,11 +134,7 @@ IslandPlanner::Work IslandPlanner::Advance(Instant now) {
     }
     result.events.push_back(std::move(found));
   }
-  for (KnowledgeChange& change : work.changes) {
-    result.events.push_back(ProfileChanged{std::move(change.workers), std::move(change.reason),
-                                           change.unusable, std::move(change.subject),
-                                           change.size});
-  }
+  for (ProfileChanged& change : work.changes) result.events.push_back(std::move(change));
   return result;
 }
 

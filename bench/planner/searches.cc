@@ -52,12 +52,12 @@ void PrintSearches() {
   double best = 1, worst = 1;
   for (Setting& setting : Requests()) {
     absl::StatusOr<plan::Plan> local = absl::UnknownError(""), bounded = local;
-    const auto plan_into = [&](plan::Search search, absl::StatusOr<plan::Plan>* plan) {
+    const auto plan_into = [&](PlanSearch search, absl::StatusOr<plan::Plan>* plan) {
       setting.job.search = search;
       return MeasureCpuSeconds([&] { *plan = PlanSetting(setting); });
     };
-    const double local_s = plan_into(plan::Search::kLocal, &local);
-    const double bounded_s = plan_into(plan::Search::kBranchAndBound, &bounded);
+    const double local_s = plan_into(PlanSearch::kLocal, &local);
+    const double bounded_s = plan_into(PlanSearch::kBranchAndBound, &bounded);
     if (!local.ok() || !bounded.ok()) {
       std::printf("%-46s %s\n", setting.name.c_str(), local.status().ToString().c_str());
       continue;

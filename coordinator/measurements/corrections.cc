@@ -92,7 +92,7 @@ double ExpectedSeconds(const DeviceProfile& profile, const DeviceWork& work) {
 // --------------------------------------------------------------------------------- devices ----
 
 void DeviceCorrections::OnWork(Instant now, const DeviceProfile& profile, const DeviceWork& work,
-                               std::vector<KnowledgeChange>& changes) {
+                               std::vector<ProfileChanged>& changes) {
   const double expected = ExpectedSeconds(profile, work);
   const double measured = work.forward_seconds + work.backward_seconds;
   if (!(expected > 0) || !(measured > 0)) return;
@@ -112,7 +112,7 @@ void DeviceCorrections::OnWork(Instant now, const DeviceProfile& profile, const 
                      HowFar(factor, before)});
 }
 
-Instant DeviceCorrections::Advance(Instant now, std::vector<KnowledgeChange>& changes) {
+Instant DeviceCorrections::Advance(Instant now, std::vector<ProfileChanged>& changes) {
   Instant next = kNever;
   for (auto& [key, entry] : entries_) {
     if (entry.drift.factor() == 1) continue;
@@ -180,7 +180,7 @@ std::vector<std::string> DeviceCorrections::Texts() const {
 // -------------------------------------------------------------------------------- no links ----
 
 void UnreachablePairs::Failed(Instant now, const NodeId& from, const LinkFailure& failure,
-                              bool live, std::vector<KnowledgeChange>& changes) {
+                              bool live, std::vector<ProfileChanged>& changes) {
   const std::pair key(from, failure.to);
   if (pairs_.size() >= kMost && pairs_.count(key) == 0) return;
   Entry& entry = pairs_[key];
@@ -195,7 +195,7 @@ void UnreachablePairs::Failed(Instant now, const NodeId& from, const LinkFailure
 }
 
 void UnreachablePairs::Probed(Instant now, const NodeId& from, const NodeId& to,
-                              const std::string& trouble, std::vector<KnowledgeChange>& changes) {
+                              const std::string& trouble, std::vector<ProfileChanged>& changes) {
   const auto found = pairs_.find({from, to});
   if (found == pairs_.end() || !found->second.blocked) return;
   Entry& entry = found->second;

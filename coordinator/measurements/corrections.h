@@ -46,17 +46,9 @@
 #include "common/protocol/control.h"
 #include "common/protocol/device_profile.h"
 #include "common/time.h"
+#include "coordinator/core/core.h"
 
 namespace atl {
-
-// A lasting change, as far as these rules can detect it.
-struct KnowledgeChange {
-  std::vector<NodeId> workers;  // of one island
-  std::string reason;           // "w3/0 is 1.9 times slower than measured"
-  bool unusable = false;        // what uses it cannot go on
-  std::string subject = {};     // what it is about: "w3/0", "a > b"
-  double size = 1;              // how many times slower or faster than what was known before
-};
 
 // Windows in a row that change what is known.
 inline constexpr int kCorrectingWindows = 3;
@@ -97,9 +89,9 @@ class DeviceCorrections {
  public:
   // `profile`: of the work's device and model, as it was measured.
   void OnWork(Instant now, const DeviceProfile& profile, const DeviceWork& work,
-              std::vector<KnowledgeChange>& changes);
+              std::vector<ProfileChanged>& changes);
   // Forgets what has not been seen for long; returns when to call again.
-  Instant Advance(Instant now, std::vector<KnowledgeChange>& changes);
+  Instant Advance(Instant now, std::vector<ProfileChanged>& changes);
   void Forget(const NodeId& worker);  // it is another process
   // Restores what an earlier process of the coordinator had found, as if it were seen now.
   void Restore(Instant now, const std::string& device, uint64_t model_digest, double factor);
@@ -125,11 +117,11 @@ class LinkCorrections {
   // `round_trip_s`: lately, without a message; 0: not known.
   bool OnStageLink(const StageLinkState& stage_link, double round_trip_s,
                    const LinkProfile& measured, LinkProfile& link,
-                   std::vector<KnowledgeChange>& changes);
+                   std::vector<ProfileChanged>& changes);
   // Returns for a link that was never measured what three windows of its messages show. Nothing:
   // not yet.
   std::optional<LinkProfile> OnUnmeasured(const StageLinkState& stage_link, double round_trip_s,
-                                          std::vector<KnowledgeChange>& changes);
+                                          std::vector<ProfileChanged>& changes);
   // The link was measured anew.
   void Restart(const NodeId& from, const NodeId& to);
   void Forget(const NodeId& worker);  // it is another process
@@ -208,11 +200,11 @@ class UnreachablePairs {
  public:
   // `live`: a plan needs it now.
   void Failed(Instant now, const NodeId& from, const LinkFailure& failure, bool live,
-              std::vector<KnowledgeChange>& changes);
+              std::vector<ProfileChanged>& changes);
   void Passed(const NodeId& from, const NodeId& to) { pairs_.erase({from, to}); }
   // Takes in the result of a probe; `trouble` empty: it was answered.
   void Probed(Instant now, const NodeId& from, const NodeId& to, const std::string& trouble,
-              std::vector<KnowledgeChange>& changes);
+              std::vector<ProfileChanged>& changes);
   void Forget(const NodeId& worker);
   // Whom each worker is to probe now; returns when to call again.
   Instant Advance(Instant now, std::map<NodeId, std::vector<NodeId>>& probes);

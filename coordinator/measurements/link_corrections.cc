@@ -87,7 +87,7 @@ LinkCorrections::Entry* LinkCorrections::NewWindow(const StageLinkState& stage_l
 
 std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const StageLinkState& stage_link,
                                                          double round_trip_s,
-                                                         std::vector<KnowledgeChange>& changes) {
+                                                         std::vector<ProfileChanged>& changes) {
   Entry* const entry = NewWindow(stage_link);
   if (entry == nullptr) return std::nullopt;
   const bool larger = stage_link.quickest_bytes > entry->largest_bytes;
@@ -117,7 +117,7 @@ std::optional<LinkProfile> LinkCorrections::OnUnmeasured(const StageLinkState& s
 
 bool LinkCorrections::OnStageLink(const StageLinkState& stage_link, double round_trip_s,
                                   const LinkProfile& measured, LinkProfile& link,
-                                  std::vector<KnowledgeChange>& changes) {
+                                  std::vector<ProfileChanged>& changes) {
   Entry* const found = NewWindow(stage_link);
   if (found == nullptr) return false;
   Entry& entry = *found;

@@ -102,7 +102,7 @@ class ProfileRegistry {
   struct Work {
     std::vector<Message> send;
     std::vector<std::pair<PlanKey, PlanRequest>> plan;  // ready for PlanIsland
-    std::vector<KnowledgeChange> changes;               // since the last call
+    std::vector<ProfileChanged> changes;                // since the last call
     // LinkRecords and DeviceRecords for the store, without their times: they are of now.
     std::vector<StoreWrite> persist;
     std::map<NodeId, MeasuredSite> sites;  // of workers whose site is another one now
@@ -243,7 +243,7 @@ class ProfileRegistry {
   };
   std::map<Pair, Trip> round_trips_;
   UnreachablePairs unreachable_;
-  std::vector<KnowledgeChange> changes_;
+  std::vector<ProfileChanged> changes_;
   struct Stored {
     Instant at{};
     StoreRecord record;  // its key counts

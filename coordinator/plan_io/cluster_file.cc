@@ -37,8 +37,7 @@ absl::Status ReadLimit(const v1::Link& link, const std::set<std::string>& sites,
 
 absl::Status ReadLinks(const v1::ClusterSpec& spec, const DeviceIndex& devices,
                        plan::Cluster& cluster) {
-  std::set<std::string> sites;
-  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  const std::set<std::string> sites = cluster.ListSites();
   for (const v1::Link& link : spec.links()) {
     const std::string where = absl::StrCat("link from \"", absl::CHexEscape(link.from()),
                                            "\" to \"", absl::CHexEscape(link.to()), "\"");

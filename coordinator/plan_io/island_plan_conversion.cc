@@ -150,10 +150,7 @@ IslandPlan ToIslandPlan(const plan::Cluster& cluster, const plan::Plan& plan) {
 absl::StatusOr<plan::Layout> LayoutFromIslandPlan(const plan::Cluster& cluster,
                                                   const plan::Costs& costs,
                                                   const IslandPlan& island) {
-  std::map<std::string, int> index;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    index[cluster.devices[d].id] = static_cast<int>(d);
-  }
+  const std::map<std::string, int> index = cluster.IndexDevices();
   plan::Layout layout;
   layout.tensor_parallel = TensorParallel(island);
   layout.tensor_split_ratios.assign(island.tensor_split_ratios.begin(),
@@ -197,7 +194,7 @@ absl::StatusOr<plan::Layout> LayoutFromIslandPlan(const plan::Cluster& cluster,
 
 void ListRecomputed(const plan::Costs& costs, const plan::Layout& layout, IslandPlan* island) {
   const std::vector<plan::Layer>& layers = costs.model().layers;
-  const bool all = costs.options().recompute == plan::Recomputation::kAlways;
+  const bool all = costs.options().recompute == Recompute::kAll;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     for (size_t s = 0; s < layout.replicas[r].stages.size(); ++s) {
       const plan::Stage& stage = layout.replicas[r].stages[s];

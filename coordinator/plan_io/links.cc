@@ -163,8 +163,7 @@ absl::Status ReadDevices(const v1::ClusterSpec& spec, const Measured& measured, 
 }
 
 absl::Status CheckSitesJoined(const plan::Cluster& cluster, absl::string_view remedy) {
-  std::set<std::string> sites;
-  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
+  const std::set<std::string> sites = cluster.ListSites();
   for (const std::string& from : sites) {
     for (const std::string& to : sites) {
       if (from == to || cluster.site_to_site.count({from, to}) > 0) continue;

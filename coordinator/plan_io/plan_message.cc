@@ -422,10 +422,8 @@ absl::StatusOr<PinnedLayout> ParsePinnedJson(absl::string_view text, absl::strin
                                              const std::string& node, bool with_orders) {
   ATOLL_ASSIGN_OR_RETURN(const v1::Plan message, ParsePlan(text, name));
   const v1::PlannedIsland& island = GetPlannedIsland(message, cluster, node);
-  std::map<std::string, int> index, used;
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    index[cluster.devices[d].id] = static_cast<int>(d);
-  }
+  const std::map<std::string, int> index = cluster.IndexDevices();
+  std::map<std::string, int> used;
   PinnedLayout pinned;
   plan::Layout& layout = pinned.layout;
   layout.micro_batch = island.replicas(0).micro_batch_sequences();

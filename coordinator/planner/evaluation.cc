@@ -378,7 +378,7 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_
                                        const Job& job, const Evaluation& evaluation,
                                        Layout& layout) {
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
-  if (costs.options().recompute != Recomputation::kWhereNeeded) {
+  if (costs.options().recompute != Recompute::kAuto) {
     return EvaluateLayout(cluster, costs, job, layout, evaluation);
   }
   size_t stages = 0;

@@ -25,7 +25,7 @@ struct Need {
 
 // Returns the bytes of a layer that must be kept for one sample, from F on.
 double LeastStash(const Costs& costs, const Layer& layer) {
-  if (costs.options().recompute == Recomputation::kNever) {
+  if (costs.options().recompute == Recompute::kNone) {
     return static_cast<double>(layer.stash_bytes);
   }
   return static_cast<double>(layer.stash_bytes - layer.backward_bytes - layer.again_bytes);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "absl/strings/str_format.h"
 #include "common/number_text.h"
@@ -172,8 +171,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   ATOLL_RETURN_IF_ERROR(Check(islands));
   IslandChoice choice;
   choice.use_islands = true;
-  std::set<std::string> sites;
-  for (const Device& device : cluster.devices) sites.insert(device.site);
+  const std::set<std::string> sites = cluster.ListSites();
   Job own = job;
   own.objective.step_s_max *= static_cast<double>(sites.size());
   const double bytes =

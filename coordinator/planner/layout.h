@@ -52,11 +52,6 @@ struct Objective {
   bool limited() const { return !std::isinf(step_s_max) || !std::isinf(price_max); }
 };
 
-// How devices are mapped to the stages of a pipeline: by local search (refine.h, and SpanTrain's
-// order of groups), or, after refine.h, by branch and bound (stage_mapping.h), which proves how far
-// from the best mapping it is.
-enum class Search { kLocal, kBranchAndBound };
-
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
@@ -64,7 +59,9 @@ struct Job {
   double gradient_bytes = 4;         // per parameter as sent
   Constraints fixed;
   Objective objective;
-  Search search = Search::kBranchAndBound;
+  // How devices are mapped to the stages of a pipeline: by refine.h and SpanTrain's order of groups
+  // alone, or then by branch and bound (stage_mapping.h).
+  PlanSearch search = PlanSearch::kBranchAndBound;
 };
 
 // Sizes that cannot be: named with their value.
@@ -117,7 +114,7 @@ int64_t GroupBytes(const Cluster& cluster, const Costs& costs, const std::vector
 
 // Gives the stages the least savings with which their devices hold as many micro-batches of them as
 // 1F1B has in flight, at most `in_flight`; where none is enough, half as many, and so on down to
-// one. None at all unless costs say kWhereNeeded.
+// one. None at all unless costs say kAuto.
 void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
                 Replica& replica, const std::vector<int>& tensor_split_ratios = {});
 

@@ -188,7 +188,7 @@ absl::Status CheckShape(const std::string& schedule, Shape needed, const Layout&
 void SaveMemory(const Cluster& cluster, const Costs& costs, int micro_batch, int in_flight,
                 Replica& replica, const std::vector<int>& tensor_split_ratios) {
   for (Stage& stage : replica.stages) stage.saving = {};
-  if (costs.options().recompute != Recomputation::kWhereNeeded) return;
+  if (costs.options().recompute != Recompute::kAuto) return;
   const StageCostLookup of(cluster, costs, micro_batch, replica, tensor_split_ratios);
   std::map<int, std::vector<size_t>> stages_by_entity;  // stages, by entity
   const std::vector<int> stage_entities = MapStagesToEntities(replica);
@@ -320,7 +320,7 @@ bool Reshape(const Cluster& cluster, const Costs& all_costs, Shape shape, Layout
     auto [cuts, added] = known.try_emplace({key, replica.micro_batches});
     if (added) {
       const StageCostLookup of(cluster, costs, layout.micro_batch, replica);
-      const bool saves = costs.options().recompute == Recomputation::kWhereNeeded;
+      const bool saves = costs.options().recompute == Recompute::kAuto;
       if (!Evener(of, saves, 1, replica).Run()) return false;
       for (const Stage& stage : replica.stages) cuts->second.push_back(stage.last_layer);
     }

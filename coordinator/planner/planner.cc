@@ -235,7 +235,7 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   if (candidates.empty() && !over_limit.ok()) return NoLayout(over_limit);
   if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
   RefineBest(cluster, costs, job, options, candidates);
-  if (job.search == Search::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
+  if (job.search == PlanSearch::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
   Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds = !why_not.ok() || std::ranges::any_of(candidates, [](const Candidate& c) {

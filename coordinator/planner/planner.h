@@ -84,7 +84,7 @@ struct Plan {
   int candidates = 0;
   int simulated = 0;
   uint64_t seed = 0;
-  // With kWhereNeeded: some candidate saved memory, or none could. Otherwise nothing would be other
+  // With Recompute::kAuto: some candidate saved memory, or none could. Otherwise nothing would be other
   // without.
   bool memory_binds = false;
 };

@@ -110,10 +110,8 @@ class NetworkBuilder {
 
 // Makes devices idle while they send and while they receive, in place of links.
 void BlockForMessages(sim::Problem& problem) {
-  const auto seconds = [&](int& link, int64_t bytes) -> sim::Nanos {
-    const int used = std::exchange(link, sim::kNoLink);
-    if (used == sim::kNoLink) return 0;
-    return sim::AloneTransferNs(problem.network, problem.network.links[used], bytes);
+  const auto seconds = [&](int& link, int64_t bytes) {
+    return sim::TransferNs(problem, std::exchange(link, sim::kNoLink), bytes);
   };
   for (size_t c = 0; c + 1 < problem.chunks.size(); ++c) {
     sim::Chunk &chunk = problem.chunks[c], &next = problem.chunks[c + 1];

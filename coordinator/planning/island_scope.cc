@@ -73,12 +73,6 @@ plan::PlanFunction MakePlanFunction(const PlanRequest& request, const PlanningIn
   };
 }
 
-std::set<std::string> ListSites(const plan::Cluster& cluster) {
-  std::set<std::string> sites;
-  for (const plan::Device& device : cluster.devices) sites.insert(device.site);
-  return sites;
-}
-
 struct Option {
   IslandScope island_scope = IslandScope::kAll;
   std::string name;
@@ -138,7 +132,7 @@ absl::StatusOr<ScopePlans> Compare(const PlanRequest& request, const PlanningInp
                                    const plan::IslandOptions& islands,
                                    const EnoughFunction& make_enough) {
   const plan::Cluster& cluster = input.cluster;
-  const std::set<std::string> sites = ListSites(cluster);
+  const std::set<std::string> sites = cluster.ListSites();
   const std::map<SiteNode, std::string> workers = SitesByWorker(cluster);
   const bool may_be_alone = std::ssize(workers) <= request.spec.outer.max_islands;
   const plan::PlanFunction make = MakePlanFunction(
@@ -272,7 +266,7 @@ absl::StatusOr<ScopePlans> PlanScope(const PlanRequest& request, const PlanningI
   ATOLL_ASSIGN_OR_RETURN(
       plan::IslandChoice choice,
       plan::PlanIslands(cluster, input.costs, input.job,
-                        MakePlanFunction(request, input, ListSites(cluster).size(), make_enough),
+                        MakePlanFunction(request, input, cluster.ListSites().size(), make_enough),
                         islands));
   return ScopePlans{island_scope, std::move(cluster), std::move(choice)};
 }

@@ -13,7 +13,7 @@
 
 namespace atl {
 
-// ---- a plan that the job brings along (layout.plan), checked before it runs; pinned_plan.cc ----
+// ---- a plan that the job brings along (layout.plan), checked before it runs ----
 
 // The plan's replicas, stages, devices, micro-batches, recomputed layers and tensor-parallel split
 // ratios, with the order of operations that layout.schedule names, else that of its programs, else
@@ -23,7 +23,7 @@ namespace atl {
 // stages, operations that are missing or would wait for each other.
 absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput& input);
 
-// ---- which blocks a plan recomputes, and whether it has to; recomputation.cc ----
+// ---- which blocks a plan recomputes, and whether it has to ----
 
 // The same, but that stages may recompute where they lack memory.
 PlanningInput WithRecomputation(PlanningInput input);
@@ -45,7 +45,7 @@ std::optional<plan::Plan> RecomputingLess(const PlanRequest& request, PlanningIn
 // reason; empty where it recomputes nothing.
 std::string WhatRecomputes(const PlanRequest& request, const IslandPlan& island);
 
-// ---- how devices of different speed share layers; tensor_split.cc ----
+// ---- how devices of different speed share layers ----
 
 // `plan` shares its layers evenly. Where the job says how, it shares them so, faster devices with
 // larger shares; or else in whole heads such that the slowest device of a group with unlike ones is

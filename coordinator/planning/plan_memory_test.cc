@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 
 #include "common/model/outer_copies.h"
-#include "coordinator/planning/model.h"
 #include "coordinator/planning/predicted_step.h"
 #include "coordinator/planning/testing/planning_fixture.h"
 

@@ -34,6 +34,12 @@ struct PlanningInput {
   std::string assumptions;  // what was not measured, in words; empty: nothing
 };
 
+// Makes the model of sequences of so many tokens (of images, one each) in the planner's words: what
+// its layers compute, keep and send, by the law that workers take memory by
+// (common/model/stage_memory.h). REQUIRES: config is valid.
+plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
+                         int64_t sequence_length, const ElementBytes& element);
+
 // Converts a job's specification to the search's requirements: batch, sizes of micro-batches that
 // divide it, tensor-parallel degrees that the model's shape allows, what [layout] fixes. The error
 // names the field that is impossible. `islands` of the job share its tokens evenly.

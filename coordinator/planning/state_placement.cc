@@ -59,7 +59,8 @@ class Placement {
   Placement(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout)
       : input_(input),
         layout_(layout),
-        held_(ListHoldings(request, input.costs.model().layers.size())) {
+        held_(ListHoldings(request, input.costs.model().layers.size())),
+        indices_(input.cluster.IndexDevices()) {
     std::map<std::vector<int>, size_t> known;  // by devices in order
     std::set<int> used;
     for (size_t r = 0; r < layout.replicas.size(); ++r) AddParts(r, known, used);
@@ -131,7 +132,7 @@ class Placement {
     for (const PlanStage& stage : replica.stages) {
       std::vector<int> devices;
       for (const std::string& device : stage.devices) {
-        if (const auto found = Indices().find(device); found != Indices().end()) {
+        if (const auto found = indices_.find(device); found != indices_.end()) {
           devices.push_back(found->second);
         }
       }
@@ -148,15 +149,6 @@ class Placement {
       }
       entities_[entity->second].ran_in = r;
     }
-  }
-
-  const std::map<std::string, int>& Indices() {
-    if (indices_.empty()) {
-      for (size_t d = 0; d < input_.cluster.devices.size(); ++d) {
-        indices_[input_.cluster.devices[d].id] = static_cast<int>(d);
-      }
-    }
-    return indices_;
   }
 
   // With frozen weights, which are read from disk where they are not held.
@@ -320,7 +312,7 @@ class Placement {
   const PlanningInput& input_;
   const plan::Layout& layout_;
   const Holdings held_;
-  std::map<std::string, int> indices_;
+  const std::map<std::string, int> indices_;
   std::vector<Part> parts_;
   std::vector<Entity> entities_;
   size_t ran_replicas_ = 0;

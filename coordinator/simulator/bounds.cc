@@ -17,15 +17,14 @@ struct Path {
 };
 
 // Zero for a link whose trunk's bandwidth changes over time: no bound is taken from it.
-Nanos TransferNs(const Problem& problem, int link, int64_t bytes) {
+Nanos LeastTransferNs(const Problem& problem, int link, int64_t bytes) {
   if (link == kNoLink) return 0;
-  const Link& l = problem.network.links[link];
-  for (const Edge& edge : l.edges) {
+  for (const Edge& edge : problem.network.links[link].edges) {
     for (const int t : edge.trunks) {
       if (!problem.network.trunks[t].trace.empty()) return 0;
     }
   }
-  return AloneTransferNs(problem.network, l, bytes);
+  return TransferNs(problem, link, bytes);
 }
 
 Nanos LatencyNs(const Problem& problem, int link) {
@@ -53,10 +52,10 @@ Path ComputePipelinePath(const Problem& problem, const Pipeline& pipeline,
     return problem.chunks[pipeline.first_chunk + i];
   };
   const auto forward = [&](int i) {
-    return TransferNs(problem, chunk(i).forward_link, chunk(i).forward_bytes);
+    return LeastTransferNs(problem, chunk(i).forward_link, chunk(i).forward_bytes);
   };
   const auto backward = [&](int i) {
-    return TransferNs(problem, chunk(i).backward_link, chunk(i).backward_bytes);
+    return LeastTransferNs(problem, chunk(i).backward_link, chunk(i).backward_bytes);
   };
   Path path;
   path.earliest_start.assign(n, 0);
@@ -228,7 +227,8 @@ Nanos Returned(const Problem& problem, const Pipeline& pipeline, const Path& pat
     const Chunk& chunk = problem.chunks[pipeline.first_chunk + s];
     latest = std::max(latest, path.earliest_start[s] - path.earliest_start[i] +
                                   count * (chunk.forward_ns + chunk.backward_ns) + back_ns);
-    back_ns += TransferNs(problem, chunk.backward_link, chunk.backward_bytes) + chunk.backward_ns;
+    back_ns +=
+        LeastTransferNs(problem, chunk.backward_link, chunk.backward_bytes) + chunk.backward_ns;
   }
   return latest;
 }
@@ -270,12 +270,13 @@ std::vector<Nanos> GradientsDoneBy(const Problem& problem, const std::vector<Pat
     for (int i = pipeline.chunk_count - 1; i >= 0; --i) {
       const int c = pipeline.first_chunk + i;
       const Chunk& chunk = problem.chunks[c];
-      const Nanos way_back = i + 1 < pipeline.chunk_count
-                                 ? TransferNs(problem, chunk.backward_link, chunk.backward_bytes)
-                                 : 0;
+      const Nanos way_back =
+          i + 1 < pipeline.chunk_count
+              ? LeastTransferNs(problem, chunk.backward_link, chunk.backward_bytes)
+              : 0;
       if (last_b_ns > 0) last_b_ns += way_back + chunk.backward_ns;
       const auto serial = [&](int link, int64_t bytes) {  // of all messages, and the last one's way
-        return (m - 1) * SerialNs(problem, link, bytes) + TransferNs(problem, link, bytes);
+        return (m - 1) * SerialNs(problem, link, bytes) + LeastTransferNs(problem, link, bytes);
       };
       if (i > 0) {
         const Chunk& before = problem.chunks[c - 1];

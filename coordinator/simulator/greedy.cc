@@ -43,8 +43,8 @@ class GreedyPicker {
       const Chunk& chunk = problem.chunks[c];
       ChunkState& state = chunks_[c];
       state.limit = policy.open_limit.empty() ? INT32_MAX : policy.open_limit[c];
-      state.forward_ns = TransferNs(chunk.forward_link, chunk.forward_bytes);
-      state.backward_ns = TransferNs(chunk.backward_link, chunk.backward_bytes);
+      state.forward_ns = TransferNs(problem, chunk.forward_link, chunk.forward_bytes);
+      state.backward_ns = TransferNs(problem, chunk.backward_link, chunk.backward_bytes);
     }
   }
 
@@ -132,11 +132,6 @@ class GreedyPicker {
     Nanos forward_ns = 0;
     Nanos backward_ns = 0;
   };
-
-  Nanos TransferNs(int link, int64_t bytes) const {
-    if (link == kNoLink) return 0;
-    return AloneTransferNs(problem_.network, problem_.network.links[link], bytes);
-  }
 
   // Chunks nearer the end first: they release memory sooner (or the other way round, by policy, for
   // B). Among equals the lowest micro-batch.

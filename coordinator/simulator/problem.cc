@@ -134,6 +134,11 @@ std::vector<int> MapChunksToPipelines(const Problem& problem) {
   return pipeline_of;
 }
 
+Nanos TransferNs(const Problem& problem, int link, int64_t bytes) {
+  if (link == kNoLink) return 0;
+  return AloneTransferNs(problem.network, problem.network.links[link], bytes);
+}
+
 void UniteBackward(Chunk& chunk) {
   chunk.backward_ns += chunk.weight_ns;
   chunk.weight_ns = 0;

@@ -104,6 +104,9 @@ std::vector<std::vector<int>> ListChunksByDevice(const Problem& problem);
 // The pipeline that each chunk belongs to.
 std::vector<int> MapChunksToPipelines(const Problem& problem);
 
+// AloneTransferNs over a link of the problem, or none.
+Nanos TransferNs(const Problem& problem, int link, int64_t bytes);
+
 // Makes B and W of a chunk one operation.
 void UniteBackward(Chunk& chunk);
 

@@ -150,16 +150,12 @@ class Incumbent {
 // links. The last one, which would end after that, is left out if less than `overrun` of it fits.
 std::vector<int> RoundTripLimits(const Problem& problem, double overrun) {
   std::vector<int> limits(problem.chunks.size(), 1);
-  const auto transfer = [&](int link, int64_t bytes) {
-    return link == kNoLink ? Nanos{0}
-                           : AloneTransferNs(problem.network, problem.network.links[link], bytes);
-  };
   for (const Pipeline& pipeline : problem.pipelines) {
     Nanos back_ns = 0;  // from the end of the chunk's F to the start of its B
     for (int c = pipeline.first_chunk + pipeline.chunk_count - 1; c >= pipeline.first_chunk; --c) {
       const Chunk& chunk = problem.chunks[c];
-      back_ns += transfer(chunk.forward_link, chunk.forward_bytes) +
-                 transfer(chunk.backward_link, chunk.backward_bytes);
+      back_ns += TransferNs(problem, chunk.forward_link, chunk.forward_bytes) +
+                 TransferNs(problem, chunk.backward_link, chunk.backward_bytes);
       const double forwards =
           static_cast<double>(back_ns) / static_cast<double>(std::max<Nanos>(1, chunk.forward_ns));
       limits[c] = 1 + static_cast<int>(std::clamp(std::ceil(forwards - overrun), 0.0, 1e6));

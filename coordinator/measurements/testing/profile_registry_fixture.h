@@ -31,7 +31,7 @@ struct Fixture {
   Instant now = Instant() + std::chrono::seconds(100);
   std::vector<std::pair<ProfileRegistry::PlanKey, PlanRequest>> planned;
   std::vector<ProfileRegistry::Message> sent;
-  std::vector<KnowledgeChange> changes;
+  std::vector<ProfileChanged> changes;
   std::map<std::string, StoreRecord> store;  // what the registry has had stored, by key
   std::map<NodeId, std::string> sites;       // as found
   std::map<int64_t, MeasureLinks> turns;     // that were ordered and not answered, by number
@@ -40,7 +40,7 @@ struct Fixture {
   void Advances() {
     ProfileRegistry::Work work = registry.Advance(now);
     sent = std::move(work.send);
-    for (KnowledgeChange& change : work.changes) changes.push_back(std::move(change));
+    for (ProfileChanged& change : work.changes) changes.push_back(std::move(change));
     for (auto& plan : work.plan) planned.push_back(std::move(plan));
     deadline = work.deadline;
     for (const auto& [worker, found] : work.sites) sites[worker] = found.site;
@@ -146,7 +146,7 @@ struct Running : Fixture {
   }
   std::string TakeChanges() {
     std::string text;
-    for (const KnowledgeChange& change : std::exchange(changes, {})) text += change.reason + "\n";
+    for (const ProfileChanged& change : std::exchange(changes, {})) text += change.reason + "\n";
     return text;
   }
   int64_t window = 0;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <queue>
-#include <set>
 #include <tuple>
 
 #include "common/status.h"
@@ -228,6 +227,18 @@ double Cluster::CardBytesPerSecond(int device) const {
     fastest = std::max(fastest, link->second.bytes_per_s);
   }
   return fastest > 0 ? fastest : LinkBetweenSites(own.site, own.site).bytes_per_s;
+}
+
+std::set<std::string> Cluster::ListSites() const {
+  std::set<std::string> sites;
+  for (const Device& device : devices) sites.insert(device.site);
+  return sites;
+}
+
+std::map<std::string, int> Cluster::IndexDevices() const {
+  std::map<std::string, int> index;
+  for (size_t d = 0; d < devices.size(); ++d) index[devices[d].id] = static_cast<int>(d);
+  return index;
 }
 
 std::vector<std::vector<int>> Cluster::DevicesByNode() const {

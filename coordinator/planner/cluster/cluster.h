@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,6 +112,8 @@ struct Cluster {
   // Returns the highest rate at which a device's node sends through its card: by the fastest of its
   // measured links to other nodes, else by what its site says of nodes' cards.
   double CardBytesPerSecond(int device) const;
+  std::set<std::string> ListSites() const;
+  std::map<std::string, int> IndexDevices() const;  // by id
   // The devices of one type, in one node, in order; (site, node, type) in order.
   std::vector<std::vector<int>> DevicesByNode() const;
 };

@@ -100,11 +100,11 @@ absl::Status Constrain(Constraints& fixed, Cluster& cluster) {
 }
 
 absl::Status CheckNames(const Constraints& fixed, const Cluster& cluster) {
-  std::set<std::string> nodes, ids, sites;
+  const std::set<std::string> sites = cluster.ListSites();
+  std::set<std::string> nodes, ids;
   for (const Device& device : cluster.devices) {
     nodes.insert(device.node);
     ids.insert(device.id);
-    sites.insert(device.site);
   }
   for (const std::string& name : fixed.exclude) {
     if (nodes.contains(name) || ids.contains(name)) continue;

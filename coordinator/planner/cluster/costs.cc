@@ -36,7 +36,7 @@ double LayerStateBytes(const Layer& layer, const CostOptions& options) {
 }
 
 Saving StageCosts::Effective(const Saving& saving, int first, int last) const {
-  if (recompute_ != Recomputation::kAlways) return saving;
+  if (recompute_ != Recompute::kAll) return saving;
   return {true, Recomputable(first, last)};
 }
 
@@ -63,7 +63,7 @@ LayerTimes StageCosts::Of(int first, int last, const Saving& requested_saving) c
 }
 
 double StageCosts::TotalSeconds(int first, int last, const Saving& saving) const {
-  if (recompute_ != Recomputation::kAlways && !saving.any()) {
+  if (recompute_ != Recompute::kAll && !saving.any()) {
     const LayerTimes& a = At(first).times;
     const LayerTimes& b = At(last).times;
     return (b.forward_s - a.forward_s) + (b.backward_s - a.backward_s) + (b.weight_s - a.weight_s);
@@ -74,8 +74,8 @@ double StageCosts::TotalSeconds(int first, int last, const Saving& saving) const
 
 double StageCosts::MostSeconds() const {
   const int all = layers();
-  return recompute_ == Recomputation::kNever ? TotalSeconds(0, all)
-                                             : TotalSeconds(0, all, {true, Recomputable(0, all)});
+  return recompute_ == Recompute::kNone ? TotalSeconds(0, all)
+                                        : TotalSeconds(0, all, {true, Recomputable(0, all)});
 }
 
 int64_t StageCosts::StateBytes(int first, int last, const Saving& requested_saving) const {
@@ -105,7 +105,7 @@ std::optional<Saving> StageCosts::LeastSaving(int first, int last, int64_t memor
     return StateBytes(first, last, saving) + in_flight * StashBytes(first, last, saving) <=
            memory_bytes;
   };
-  if (recompute_ != Recomputation::kWhereNeeded) {
+  if (recompute_ != Recompute::kAuto) {
     return fits(0) ? std::optional(Saving{}) : std::nullopt;
   }
   const std::optional<int> level = LeastLevel(Recomputable(first, last), fits);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/protocol/job_spec.h"
 #include "coordinator/planner/cluster/catalogue.h"
 
 namespace atl::plan {
@@ -62,12 +63,6 @@ std::optional<int> LeastLevel(int recomputable, const Fits& fits) {
   return low;
 }
 
-enum class Recomputation {
-  kNever,
-  kWhereNeeded,  // stages take the least saving with which they fit
-  kAlways,       // of all layers that can
-};
-
 // Traits of the runtime whose steps are predicted. The defaults are ours: messages go while devices
 // compute, members of a tensor-parallel group send a part of an activation each, devices report the
 // memory that is left to training, and all of it is taken when a plan is set up.
@@ -95,7 +90,7 @@ struct CostOptions {
   double weight_share = 0.43;  // of the stash, held from B to W (32 of 34 + 5as/h bytes)
   // Memory as our runtime takes it (sim::Problem::fixed_slots), with a weight_share of 1.
   bool fixed_slots = false;
-  Recomputation recompute = Recomputation::kNever;
+  Recompute recompute = Recompute::kNone;  // kAuto: stages take the least saving that they need
   RuntimeTraits runtime;
 };
 
@@ -115,7 +110,7 @@ struct DegreeMemory {
 };
 using MemoryTable = std::map<int, DegreeMemory>;  // by degree
 
-// All layers of a model for one type, TP size and micro-batch, with running sums. With kAlways the
+// All layers of a model for one type, TP size and micro-batch, with running sums. With kAll the
 // saving is what it is, whatever callers say.
 class StageCosts {
  public:
@@ -163,7 +158,7 @@ class StageCosts {
 
   std::shared_ptr<std::vector<Sum>> sums_;  // of the layers before; complete, they do not change
   double once_bytes_ = 0, again_once_bytes_ = 0, workspace_bytes_ = 0;
-  Recomputation recompute_ = Recomputation::kNever;
+  Recompute recompute_ = Recompute::kNone;
   Source source_ = Source::kRoofline;
 };
 
