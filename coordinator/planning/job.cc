@@ -11,6 +11,7 @@
 #include "coordinator/planner/cluster/catalogue.h"
 #include "coordinator/planner/cluster/constraints.h"
 #include "coordinator/planning/objective.h"
+#include "coordinator/planning/request.h"
 
 namespace atl {
 namespace {
