@@ -11,7 +11,7 @@
 #include "common/status.h"
 #include "coordinator/planner/cluster/objective.h"
 #include "coordinator/planner/cluster/traffic.h"
-#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/groups/estimate.h"
 #include "coordinator/planner/groups/refine.h"
 #include "coordinator/planner/groups/scopes.h"
 

@@ -151,7 +151,7 @@ bool DegreesAgree(const Model& model, const Layout& layout);
 // Returns whether all entities are of one size.
 bool IsOfOneDegree(const Layout& layout);
 
-// A quick estimate; of many layouts Estimator's (estimate.h) is quicker.
+// A quick estimate; of many layouts Estimator's (groups/estimate.h) is quicker.
 double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
                        const Layout& layout);
 

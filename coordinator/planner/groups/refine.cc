@@ -10,7 +10,7 @@
 #include "common/rng.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/objective.h"
-#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/groups/estimate.h"
 
 namespace atl::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/planner/estimate.h"
+#include "coordinator/planner/groups/estimate.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 // Quick estimates of many layouts' steps.
 
-#ifndef ATOLL_COORDINATOR_PLANNER_ESTIMATE_H_
-#define ATOLL_COORDINATOR_PLANNER_ESTIMATE_H_
+#ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_ESTIMATE_H_
+#define ATOLL_COORDINATOR_PLANNER_GROUPS_ESTIMATE_H_
 
 #include <map>
 #include <tuple>
@@ -34,4 +34,4 @@ class Estimator {
 
 }  // namespace atl::plan
 
-#endif  // ATOLL_COORDINATOR_PLANNER_ESTIMATE_H_
+#endif  // ATOLL_COORDINATOR_PLANNER_GROUPS_ESTIMATE_H_
