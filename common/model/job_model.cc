@@ -130,6 +130,11 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
                      ": convolutions are not cut; use 1"));
   }
   ATOLL_RETURN_IF_ERROR(CheckDocuments(spec.data, config));
+  if ((spec.objective.kind == ObjectiveKind::kDpo) != (spec.data.documents == Documents::kPairs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.documents = \"", DocumentsName(spec.data.documents), "\": ",
+                     "objective.kind = \"dpo\" is of \"pairs\", and nothing else is; leave it out"));
+  }
   if (spec.data.sequence_length > config.LongestSequence()) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.sequence_length = ", spec.data.sequence_length,
@@ -140,6 +145,7 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
 
 Documents DefaultDocuments(const JobSpec& spec) {
   const DataFormat format = spec.data.format;
+  if (spec.objective.kind == ObjectiveKind::kDpo) return Documents::kPairs;
   if (spec.data.pad_documents) return Documents::kText;
   if (format != DataFormat::kJsonl && format != DataFormat::kChat) return Documents::kText;
   JobSpec plain = spec;

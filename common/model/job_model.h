@@ -17,7 +17,7 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
 absl::StatusOr<ModelConfig> ModelConfigFromFacts(const ModelSpec& model, const JobSpec& spec);
 
 // Returns what a job file means that does not name data.documents: formats jsonl and chat are
-// packed, but for models of masked tokens and documents that are padded. A model whose files are
+// packed (of objective dpo, pairs), but for models of masked tokens and documents that are padded. A model whose files are
 // not here is taken for one of next tokens.
 Documents DefaultDocuments(const JobSpec& spec);
 

@@ -408,6 +408,33 @@ absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
       "model.initial_weights_path is missing: an adapter is trained beside the weights of a model");
 }
 
+absl::Status ValidateObjective(const JobSpec& spec) {
+  const ObjectiveSpec& o = spec.objective;
+  if (o.kind != ObjectiveKind::kDpo) {
+    if (o == ObjectiveSpec()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "objective.kind is missing, and other fields of [objective] are given: set it to \"dpo\", "
+        "or leave them out");
+  }
+  if (!(o.beta > 0 && o.beta <= kBetaMax)) {
+    return Bad("objective.beta", o.beta, absl::StrCat("above 0 and at most ", kBetaMax));
+  }
+  if (!(o.label_smoothing >= 0 && o.label_smoothing < 0.5)) {
+    return Bad("objective.label_smoothing", o.label_smoothing, "at least 0 and below 0.5");
+  }
+  if (spec.adapter.kind != AdapterKind::kLora) {
+    return absl::InvalidArgumentError(
+        "objective.kind = \"dpo\": adapter.kind must be \"lora\", because the reference is the "
+        "model without its adapter");
+  }
+  if (spec.data.format != DataFormat::kChat) {
+    return absl::InvalidArgumentError(
+        "objective.kind = \"dpo\": data.format must be \"chat\", JSONL with \"prompt\", \"chosen\" "
+        "and \"rejected\"");
+  }
+  return IntInRange("inner.batch_sequences", spec.inner.batch_sequences, 1, kPairsMax);
+}
+
 absl::Status ValidateRemote(const std::string& remote) {
   constexpr char kS3[] = "s3://";
   const bool bucket = absl::StartsWith(remote, kS3) && remote.size() > sizeof(kS3) - 1;
@@ -476,6 +503,7 @@ absl::Status Validate(const JobSpec& spec) {
                             ": the model's layers with embedding and head"));
   }
   ATOLL_RETURN_IF_ERROR(ValidateAdapter(spec.adapter, spec.model));
+  ATOLL_RETURN_IF_ERROR(ValidateObjective(spec));
   ATOLL_RETURN_IF_ERROR(ValidateLayout(spec));
   ATOLL_RETURN_IF_ERROR(ValidateEvaluations(spec));
   const ScheduleSpec& s = spec.schedule;

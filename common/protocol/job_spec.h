@@ -23,9 +23,10 @@ constexpr bool IsImages(DataFormat format) {
 
 // Returns the value as a job file spells it.
 inline const char* DocumentsName(Documents documents) {
-  return documents == Documents::kText   ? "text"
-         : documents == Documents::kMask ? "mask"
-                                         : "continue";
+  return documents == Documents::kText    ? "text"
+         : documents == Documents::kMask  ? "mask"
+         : documents == Documents::kPairs ? "pairs"
+                                          : "continue";
 }
 // Returns whether documents are packed into sequences.
 inline bool IsPacked(const DataSpec& data) { return data.documents != Documents::kText; }
@@ -40,6 +41,8 @@ inline constexpr int kDataSitesMax = 256;
 
 inline constexpr int kAdapterTargetsMax = 64;
 inline constexpr int64_t kAdapterRankMax = 1024;
+inline constexpr int64_t kPairsMax = 4096;  // of a step, with objective.kind = "dpo"
+inline constexpr double kBetaMax = 1e3;
 inline constexpr double kAdapterAlphaMax = 1e6;
 
 inline constexpr int64_t kFragmentsMax = 4096;

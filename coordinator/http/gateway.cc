@@ -87,8 +87,11 @@ void NameDocuments(v1::JobSpec* wire) {
   if (wire->data().has_documents()) return;
   v1::JobSpec copy = *wire;
   const absl::StatusOr<JobSpec> spec = Decode(&copy);
-  if (!spec.ok() || DefaultDocuments(*spec) == Documents::kText) return;
-  wire->mutable_data()->set_documents(v1::DOCUMENTS_MASK);
+  if (!spec.ok()) return;
+  const Documents documents = DefaultDocuments(*spec);
+  if (documents == Documents::kText) return;
+  wire->mutable_data()->set_documents(documents == Documents::kPairs ? v1::DOCUMENTS_PAIRS
+                                                                     : v1::DOCUMENTS_MASK);
 }
 
 constexpr auto kDeadline = std::chrono::seconds(10);

@@ -106,7 +106,8 @@ std::vector<std::string> GroupFrameSeeds() {
   std::vector<std::string> seeds;
   for (const GroupBody& body : std::vector<GroupBody>{
            ConfigureCall{{{"sync/0", "v"}}}, FetchCall{{{shard, {{shard, "b", 1, {0, 9}}}}}, 3},
-           StepCall{3, {{0, 8}}, 0.1}, EvaluateCall{3, 1, 2}, GetLayerCall{shard, 1, false, {0, 9}},
+           StepCall{3, {{0, 8}}, 0.1}, EvaluateCall{3, 1, 2, {0.5}},
+           ReferenceCall{3, {{0, 8}}, true}, GetLayerCall{shard, 1, false, {0, 9}},
            SetStepsCall{2}, SharedLinkCall{SharedLinkEvent::kGo, 2, {3, 0, 0, 0}},
            DrainCall{StepSums{1, 2, {0.5}}}, reply,
            SaveCall{2, {{{shard, {0, 4}}}, {{{shard, {0, 4}}, "b"}}}, Tier::kDisk, 0, 1},

@@ -64,6 +64,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DataSpec& spec, int64_t vocabulary,
   dataset.sequence_length_ = spec.sequence_length;
   dataset.vocabulary_ = vocabulary;
   dataset.shuffle_seed_ = spec.shuffle_seed;
+  dataset.pairs_ = spec.documents == Documents::kPairs;
   dataset.change_ = {spec.crop_padding, spec.flip};
   ATOLL_CHECK(!spec.pad_documents || options.frame.has_value());
   if (spec.pad_documents) dataset.frame_ = options.frame;
@@ -323,6 +324,7 @@ absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
 template <typename ReadRows>
 absl::StatusOr<int64_t> Dataset::CountMaskedRows(int64_t first, int64_t end,
                                                  const ReadRows& read) const {
+  if (pairs_) return (end - first) * (sequence_length_ - 1);
   int64_t masked = 0;
   std::vector<int32_t> rows;
   for (int64_t begin = first; masks_ && begin < end; begin += kRowsAtOnce) {

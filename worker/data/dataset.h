@@ -14,6 +14,9 @@
 // With data.pad_documents a sequence is a document, of the first tokens of a longer one, in the
 // model's frame: [CLS] document [SEP] [PAD]... (common/masked_tokens.h). Empty ones are left out.
 //
+// With data.documents = "pairs" a sequence is a chosen conversation, a rejected one and masked
+// tokens, and it has one target: CountMasked counts all but one of its tokens.
+//
 // With data.documents that are packed, a sequence holds the documents that DocumentPacker gives it,
 // and behind them masked tokens: each begins with a marked one (common/masked_tokens.h).
 //
@@ -162,6 +165,7 @@ class Dataset {
   Mixture mixture_;
   std::vector<Part> train_;  // of each source
   std::vector<Set> sets_;    // at least the held-out one
+  bool pairs_ = false;       // each sequence is one
   bool masks_ = false;       // tokens say what the loss leaves out, beside documents' borders
   int64_t sequence_length_ = 0;
   int64_t vocabulary_ = 0;

@@ -76,10 +76,14 @@ absl::Status WriteEntries(const TokenStream& stream, int64_t vocabulary, int64_t
   };
   DocumentPacker packer(std::max<int64_t>(2, packed));
   std::vector<DocumentPacker::Sequence> sequences;
+  DocumentPacker::Sequence pair;
   ATOLL_RETURN_IF_ERROR(
       stream.ReadDocuments(vocabulary, watch, [&](std::span<const Document> documents) {
         for (const Document& document : documents) {
-          if (packed > 0) {
+          if (stream.marks().pairs) {
+            pair.push_back(document);
+            if (pair.size() == 2) sequences.push_back(std::exchange(pair, {}));
+          } else if (packed > 0) {
             packer.Add(document, &sequences);
           } else {
             write({&document, 1});
@@ -122,7 +126,7 @@ absl::StatusOr<DocumentIndex> DocumentIndex::Open(const TokenStream& stream, int
                            marks.before.value_or(-1),
                            marks.behind.value_or(-1),
                            marks.files ? 1 : 0,
-                           marks.whole ? 1 : 0,
+                           (marks.whole ? 1 : 0) + (marks.pairs ? 2 : 0),
                            static_cast<int64_t>(tokens),
                            packed};
   const uint64_t key = XXH3_64bits_withSeed(facts, sizeof facts, kIndexVersion);

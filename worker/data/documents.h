@@ -19,6 +19,7 @@ struct DocumentMarks {
   // Documents have their end as their last token, and begin where a token says so
   // (BeginsDocument).
   bool whole = false;
+  bool pairs = false;  // and every two of them are a pair, which fits into a sequence
 };
 
 struct Document {

@@ -42,7 +42,9 @@ absl::StatusOr<std::string> PackedText(const DataSpec& spec, const DataPart& par
     tokens += document.tokens;
   }
   packer.End(&packed);
-  const int64_t sequences = std::ssize(packed), held_out = HeldOut(sequences, part.held_out);
+  const bool pairs = spec.documents == Documents::kPairs;
+  const int64_t sequences = pairs ? std::ssize(documents) / 2 : std::ssize(packed);
+  const int64_t held_out = HeldOut(sequences, part.held_out);
   const bool lacks_held_out = part.held_out > 0 && !part.is_source && held_out == 0;
   if (sequences - held_out == 0 || lacks_held_out) {
     return absl::InvalidArgumentError(absl::StrCat(

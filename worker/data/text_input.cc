@@ -40,11 +40,13 @@ absl::Status FindTokenizer(const DataSpec& spec, int64_t vocabulary, TextInput* 
 absl::StatusOr<uint64_t> CacheKey(const DataSpec& spec, const TextInput& input,
                                   const DataOptions& options) {
   uint64_t key = XXH3_64bits_withSeed(spec.field.data(), spec.field.size(), kTokenizeVersion);
+  const bool is_pairs = spec.documents == Documents::kPairs;
   const int64_t facts[] = {
       static_cast<int64_t>(spec.format),
       input.tokenizer == nullptr ? 0 : static_cast<int64_t>(input.tokenizer->digest()),
       input.end_of_text.value_or(-1),
-      IsPacked(spec)                     ? -2
+      is_pairs                           ? -2 - spec.sequence_length
+      : IsPacked(spec)                   ? -2
       : spec.format == DataFormat::kChat ? spec.sequence_length
       : spec.pad_documents               ? -1
                                          : 0,
@@ -103,6 +105,7 @@ TokenizeOptions OptionsFor(const DataSpec& spec, const TextInput& input) {
   if (spec.format == DataFormat::kChat) options.chat_sequence_length = spec.sequence_length;
   options.document_tokens_max = DocumentTokensMax(spec);
   options.mark_documents = IsPacked(spec);
+  if (spec.documents == Documents::kPairs) options.pair_tokens_max = spec.sequence_length + 1;
   options.field = spec.field;
   options.skip_bad_documents = spec.on_bad_document == OnBadDocument::kSkip;
   options.tokenizer = input.tokenizer.get();

@@ -47,6 +47,9 @@ struct TokenizeOptions {
   // Each document's first token says that it begins one (MarkDocument), and nothing stands between
   // conversations. Of JSONL alone.
   bool mark_documents = false;
+  // Above 0: each line is a pair of conversations, two documents that together have at most so many
+  // tokens. With mark_documents.
+  int64_t pair_tokens_max = 0;
   // True if unusable lines of JSONL are left out and counted, and so are conversations. False: an
   // error.
   bool skip_bad_documents = false;

@@ -1,6 +1,7 @@
 #include "worker/island/job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.engine.sequence_length = spec.data.sequence_length;
   job.engine.batch_sequences = spec.inner.batch_sequences;
   job.engine.documents = spec.data.documents;
+  job.engine.dpo = {spec.objective.beta, spec.objective.label_smoothing};
   // The statistics of a batch normalisation are a whole micro-batch's.
   job.engine.max_chunks = config.is_images() ? 1 : static_cast<int32_t>(spec.layout.chunks_max);
   job.engine.memory_reserve_bytes = spec.layout.memory_reserve_bytes;
@@ -58,6 +60,9 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();
   job.facts.data_digest = job.data.digest();
+  if (spec.data.documents == Documents::kPairs) {
+    ATOLL_RETURN_IF_ERROR(job.MakeReferences());
+  }
   int64_t tokens_max = kTaskTokensMax;
   for (const EvaluationSpec& evaluation : spec.evaluation) {
     ATOLL_ASSIGN_OR_RETURN(TaskRows rows,
@@ -68,6 +73,59 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   }
   job.digest = ComputeModelDigest(job.facts.model, spec);
   return job;
+}
+
+absl::Status GroupJob::MakeReferences() {
+  const int64_t pairs = data.train_sequences() + data.validation_sequences();
+  if (pairs > kReferencesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("data.path: ", pairs, " pairs, and at most ",
+                                                   kReferencesMax, " are trained on in one job"));
+  }
+  references = std::make_shared<References>();
+  references->leads.assign(static_cast<size_t>(pairs), std::nan(""));
+  return absl::OkStatus();
+}
+
+double& GroupJob::FindReference(const ReferenceCall& call, int64_t position) const {
+  const int64_t pair =
+      call.validation ? data.train_sequences() + position : data.Order(position);
+  return references->leads[static_cast<size_t>(pair)];
+}
+
+absl::Status GroupJob::CheckReferences(const ReferenceCall& call) const {
+  if (references == nullptr) return absl::FailedPreconditionError("the job is not of pairs");
+  int64_t left = spec.inner.batch_sequences;
+  for (const PositionRange& range : call.ranges) {
+    const bool there = !call.validation || range.end <= data.validation_sequences();
+    if (!there || range.size() > left) {
+      return absl::InvalidArgumentError("pairs that are not there, or more than a batch");
+    }
+    left -= range.size();
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> GroupJob::GetReferences(const ReferenceCall& call) const {
+  const std::lock_guard lock(references->mutex);
+  std::vector<double> found;
+  for (const PositionRange& range : call.ranges) {
+    for (int64_t p = range.begin; p < range.end; ++p) {
+      found.push_back(FindReference(call, p));
+      if (std::isnan(found.back())) return {};
+    }
+  }
+  return found;
+}
+
+void GroupJob::SetReferences(const ReferenceCall& call, const std::vector<double>& values) const {
+  const std::lock_guard lock(references->mutex);
+  size_t i = 0;
+  for (const PositionRange& range : call.ranges) {
+    for (int64_t p = range.begin; p < range.end; ++p, ++i) {
+      // A step on what is not finite is skipped.
+      FindReference(call, p) = std::isfinite(values.at(i)) ? values.at(i) : HUGE_VAL;
+    }
+  }
 }
 
 int64_t GroupJob::GetTaskBegin(size_t task) const {

@@ -3,6 +3,8 @@
 #ifndef ATOLL_WORKER_ISLAND_JOB_H_
 #define ATOLL_WORKER_ISLAND_JOB_H_
 
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -15,6 +17,8 @@
 #include "worker/pipeline/engine.h"
 
 namespace atl::worker {
+
+inline constexpr int64_t kReferencesMax = int64_t{1} << 25;  // pairs, of 8 bytes on the host
 
 struct GroupJob {
   // An error names file, field and remedy.
@@ -30,6 +34,13 @@ struct GroupJob {
   std::vector<LayerLayout> base_layouts;      // of their frozen tensors; empty without an adapter
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
   std::vector<TaskRows> tasks;                // of spec.evaluation
+  // What Engine::FindReferences has returned since the job was opened, by sequence of training and
+  // of validation behind them; not a number: nothing yet. Null where the data are no pairs.
+  struct References {
+    std::mutex mutex;
+    std::vector<double> leads;
+  };
+  std::shared_ptr<References> references;
 
   int64_t row() const { return data.row(); }  // numbers
 
@@ -47,9 +58,20 @@ struct GroupJob {
   absl::StatusOr<int64_t> CountMaskedEvaluated(int64_t first, int64_t count,
                                                const Cancelled& cancelled) const;
 
+  // References of the pairs that a call names, in its order; none: some are not known. REQUIRES: a
+  // job of pairs; CheckReferences is OK, and one value for each. Thread-safe.
+  std::vector<double> GetReferences(const ReferenceCall& call) const;
+  void SetReferences(const ReferenceCall& call, const std::vector<double>& values) const;
+  // FAILED_PRECONDITION: the job is not of pairs. INVALID_ARGUMENT: more than a batch, or not there.
+  absl::Status CheckReferences(const ReferenceCall& call) const;
+
   // Returns the layout of a shard's buffers; the error names a layer that does not exist, or a cut
   // that is impossible.
   absl::StatusOr<LayerLayout> GetLayerLayout(const LayerShard& shard) const;
+
+ private:
+  absl::Status MakeReferences();
+  double& FindReference(const ReferenceCall& call, int64_t position) const;
 };
 
 }  // namespace atl::worker

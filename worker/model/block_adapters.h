@@ -29,7 +29,7 @@ class BlockAdapters {
   template <typename Output>
   void Forward(Exec& exec, const LayerMemory& memory, const Tensor& x, const Tensor& low,
                const Output& output) const {
-    if (!present()) return;
+    if (!present() || memory.without_adapter) return;
     MakeLow(exec, memory, x, low);
     for (size_t i = 0; i < matrices_.size(); ++i) {
       AddOutput(exec, memory, low, i, output(matrices_[i].columns));

@@ -51,6 +51,7 @@ struct LayerMemory {
   void* tied_params = nullptr;
   void* tied_grads = nullptr;
   void* frozen = nullptr;  // compute type, as LayerLayout::frozen; of a model with an adapter
+  bool without_adapter = false;  // Forward computes what the frozen base does
 };
 
 struct Stash {

@@ -295,8 +295,10 @@ LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk)
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk,
                                  int index, const Tensor& output, void* stash) {
-  return layer(index).Forward(Call(call, slot, chunk), Memory(index),
-                              LayerInput(slot, chunk, index), Part(slot, chunk, output),
+  LayerMemory memory = Memory(index);
+  memory.without_adapter = call.without_adapter;
+  return layer(index).Forward(Call(call, slot, chunk), memory, LayerInput(slot, chunk, index),
+                              Part(slot, chunk, output),
                               {Part(slot, chunk, index, stash, StashKind::kForward), nullptr});
 }
 
@@ -318,7 +320,7 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.seq_len,
                        address(at_link.data),
                        address(call.workspace.data),
-                       int64_t{std::bit_cast<uint32_t>(call.router_share)} << 1 | call.evaluates,
+                       (call.evaluates ? 1 : 0) + (call.without_adapter ? 2 : 0),
                        address(call.borders.at.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
@@ -351,15 +353,22 @@ absl::StatusOr<Tensor> Stage::Logits(const StageCall& call, int s, int64_t first
                        LayerInput(slot, 0, body_).Rows(first, rows));
 }
 
-absl::Status Stage::Loss(const StageCall& call, int s, int chunk, const Tensor& targets,
+Range Stage::TokensOfChunk(int s, int chunk) const {
+  const ForwardSlot& slot = forward_[s];
+  const ChunkRows rows = RowsOfChunk(slot.shape.rows, slot.chunks, chunk);
+  return {rows.first * slot.shape.seq_len, (rows.first + rows.rows) * slot.shape.seq_len};
+}
+
+absl::Status Stage::Loss(const StageCall& call, int s, const Range& tokens, const Tensor& targets,
                          const Tensor& totals, float grad_scale, bool train) {
   const ForwardSlot& slot = forward_[s];
   const bool counts_hits = call.counts_hits || model_.config().is_images();
-  const Tensor input = LayerInput(slot, chunk, body_);
-  const CrossEntropy loss{.targets = Part(slot, chunk, targets),
+  const Tensor& whole = body_ == 0 ? slot.input : slot.outputs[body_ - 1];
+  const Tensor input = whole.Rows(tokens.begin, tokens.size());
+  const CrossEntropy loss{.targets = targets.Columns(tokens.begin, tokens.size()),
                           .totals = totals.Columns(0, 2),
                           .grad_scale = grad_scale};
-  return head_->Run(Call(call, slot, chunk), Memory(body_), input, loss,
+  return head_->Run(Call(call, slot, /*chunk=*/0), Memory(body_), input, loss,
                     counts_hits ? totals.Columns(2, 1) : Tensor(), train ? input : Tensor());
 }
 

@@ -68,6 +68,7 @@ struct StageCall {
   Tensor router_totals = {};
   // Called with each of the model's layers before its F, where set; may enqueue on the stream.
   std::function<void(int layer)> before_layer = {};
+  bool without_adapter = false;  // Forward computes what the frozen base does
 };
 
 // Of a micro-batch: see Stage::Loss, and behind that RouterCall::totals.
@@ -115,11 +116,13 @@ class Stage {
   // at most logit_rows(), until the next call. REQUIRES: one chunk, and F of it.
   absl::StatusOr<Tensor> Logits(const StageCall& call, int slot, int64_t first, int64_t rows);
   int64_t logit_rows() const { return head_->rows(); }
-  // Adds the chunk's loss to `totals`, [1, kLossTotals], in its first three: nats, targets that
+  // Adds the loss of these tokens of a chunk to `totals`, [1, kLossTotals]: nats, targets that
   // count, and of images, or where the call says so, hits. With `train` it runs B and W of the
-  // head, too. `targets` are of the whole micro-batch, int32 [1, N].
-  absl::Status Loss(const StageCall& call, int slot, int chunk, const Tensor& targets,
+  // head, too. `targets` are of the whole micro-batch, int32 [1, N], and `tokens` of its tokens.
+  absl::Status Loss(const StageCall& call, int slot, const Range& tokens, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
+  // Those of a chunk.
+  Range TokensOfChunk(int slot, int chunk) const;
 
   // REQUIRES: a free slot. F and Loss of all chunks are done.
   void StartBackward(int slot);

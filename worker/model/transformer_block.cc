@@ -222,6 +222,9 @@ class TransformerBlock final : public LayerBase {
     const Tensor sum = after_ ? half.sum : y;
     forward(adds ? OnLead(x) : Tensor(), sum);
     exec.AllReduceSum(sum);
+    if (Of(product).present() && !a.memory.without_adapter) {
+      exec.AllReduceSum(SelectLow(s.low, product));
+    }
     if (!after_) return;
     RunNorm(exec, a, half.after, sum, y);
     if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});

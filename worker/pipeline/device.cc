@@ -184,6 +184,10 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory) {
         DType::kInt32, 1, role_->micro_batches * role_->micro_batch_sequences * border_numbers_);
   }
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
+  if (job.documents == Documents::kPairs) {
+    run_.pair_totals =
+        carver.Take(StateType(job.compute), 2 * role_->micro_batch_sequences, kLossTotals);
+  }
   const Tensor constants = model_->Constants(job.sequence_length, nullptr);
   run_.constants = model_->Constants(
       job.sequence_length, carver.Bytes(constants.size() * GetElementSize(constants.dtype)));

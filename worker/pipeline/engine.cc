@@ -161,8 +161,10 @@ absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Tra
       norm_counts.push_back(static_cast<int>(2 * layout.params.size()));
     }
   }
+  const bool pairs = job.documents == Documents::kPairs;
   table_ = std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2,
-                                         norm_counts);
+                                         norm_counts,
+                                         pairs ? static_cast<int>(job.batch_sequences) : 0);
   ATOLL_RETURN_IF_ERROR(MakeDevices());
   ATOLL_RETURN_IF_ERROR(ShareLayers());
   ATOLL_RETURN_IF_ERROR(Join(*communicators));
@@ -229,6 +231,12 @@ absl::Status Engine::CheckReady(const StepRequest& request) const {
     return absl::InvalidArgumentError(
         absl::StrCat("a step with ", request.masked_tokens, " masked tokens"));
   }
+  const auto references = std::ssize(request.references);
+  const bool pairs = job_->documents == Documents::kPairs;
+  if (references != 0 && (!pairs || references != request.sequences)) {
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", request.sequences,
+                                                   " sequences with ", references, " references"));
+  }
   if (request.number <= last_number_) {
     return absl::InvalidArgumentError(
         absl::StrCat("step number ", request.number, " after number ", last_number_));
@@ -289,13 +297,17 @@ absl::Status Engine::ReadTokens(const StepRequest& request, const SequenceReader
 }
 
 absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const SequenceReader& read,
-                                        bool train) {
+                                        bool train, bool references) {
   ATOLL_RETURN_IF_ERROR(CheckReady(request));
+  if (train && job_->documents == Documents::kPairs && request.references.empty()) {
+    return absl::InvalidArgumentError("a step of pairs without references");
+  }
   ATOLL_RETURN_IF_ERROR(ReadTokens(request, read, train));
   last_number_ = request.number;
   for (const auto& run : runs_) {
     run->input.step = request;
     run->input.train = train;
+    run->input.references = references;
     run->input.counted_tokens =
         CountTargets(job_->model, request.sequences, job_->sequence_length, request.masked_tokens);
     run->result = StepResult();
@@ -313,6 +325,7 @@ absl::StatusOr<StepOutcome> Engine::Run(const StepRequest& request, const Sequen
     outcome.loss = run->result.loss;
     outcome.gradient_norm = run->result.gradient_norm;
     outcome.skipped = run->result.skipped;
+    outcome.references = run->result.references;
     outcome.devices.push_back(std::move(run->result.device));
     for (StageLinkState& stage_link : run->executor->StageLinks()) {
       outcome.stage_links.push_back(std::move(stage_link));
@@ -341,6 +354,16 @@ absl::StatusOr<StepOutcome> Engine::Step(const StepRequest& request, const Seque
 absl::StatusOr<LossSum> Engine::Evaluate(const StepRequest& request, const SequenceReader& read) {
   ATOLL_ASSIGN_OR_RETURN(const StepOutcome outcome, Run(request, read, /*train=*/false));
   return outcome.loss;
+}
+
+absl::StatusOr<std::vector<double>> Engine::FindReferences(const StepRequest& request,
+                                                           const SequenceReader& read) {
+  if (!job_.has_value() || job_->documents != Documents::kPairs) {
+    return absl::FailedPreconditionError("the job is not of pairs");
+  }
+  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
+                         Run(request, read, /*train=*/false, /*references=*/true));
+  return std::move(outcome.references);
 }
 
 }  // namespace atl::worker

@@ -50,6 +50,7 @@
 #include "worker/model/runner.h"
 #include "worker/pipeline/emulation.h"
 #include "worker/pipeline/interrupt.h"
+#include "worker/pipeline/preference.h"
 #include "worker/pipeline/spans.h"
 #include "worker/pipeline/transport.h"
 
@@ -91,6 +92,7 @@ struct EngineJob {
   int64_t sequence_length = 0;
   int64_t batch_sequences = 0;  // of a full step of the island
   Documents documents = Documents::kText;
+  DpoOptions dpo;  // of pairs
   OptimizerOptions optimizer;
   // Into at most so many chunks (a power of two up to 64) a message between stages may be cut; 1:
   // never, and runs repeat bit for bit.
@@ -131,6 +133,9 @@ struct StepRequest {
   // is one whose norm or loss is not finite. 0: no limit.
   double norm_limit = 0;
   bool counts_hits = false;  // of tokens, in the loss
+  // What FindReferences returns for the step's pairs: the loss is DPO's (preference.h), a mean over
+  // pairs, and a hit is a pair whose margin is above 0. None: it is that of tokens.
+  std::vector<double> references = {};
 };
 
 // Fills in sequences first_row, first_row + 1, ... of the step, ModelConfig::RowNumbers each.
@@ -169,6 +174,7 @@ struct StepOutcome {
   // Times of their gradient all-reduces with other workers' devices: the newest window of each
   // group.
   std::vector<AllReduceTimes> sums;
+  std::vector<double> references;  // of FindReferences
 };
 
 class CommitTable;
@@ -244,6 +250,10 @@ class Engine {
   absl::StatusOr<StepOutcome> Step(const StepRequest& request, const SequenceReader& read);
   // The loss alone, over up to batch_sequences sequences; `learning_rate` is not looked at.
   absl::StatusOr<LossSum> Evaluate(const StepRequest& request, const SequenceReader& read);
+  // How much the log-probability of each pair's chosen answer is above that of the rejected one,
+  // in nats, by the model without its adapter. The same on all workers. REQUIRES: a job of pairs.
+  absl::StatusOr<std::vector<double>> FindReferences(const StepRequest& request,
+                                                     const SequenceReader& read);
 
   // Returns the commit state of a step that has ended in an error, and of the one before.
   CommitState Committed() const;
@@ -279,7 +289,7 @@ class Engine {
   absl::Status ReadTokens(const StepRequest& request, const SequenceReader& read, bool train);
   void FillTokens(LocalRun& run, std::span<const int32_t> tokens, int64_t rows, bool train);
   absl::StatusOr<StepOutcome> Run(const StepRequest& request, const SequenceReader& read,
-                                  bool train);
+                                  bool train, bool references = false);
   // Runs it on every device that the plan names, each on its thread, and waits.
   template <typename Function>
   absl::Status OnDevices(const Function& function);

@@ -98,14 +98,15 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
   if (group != nullptr && !result_->device.timed) {
     group = communicators_.at(run.role->tensor_group).get();
   }
-  StageCall call{
-      device_.compute(), device_.stream(), device_.run().workspace, device_.run().constants, group,
-      !input_->train,    GetBorders(m),    input_->step.counts_hits};
-  if (input_->train) {
-    call.router_share = 1.0f / static_cast<float>(input_->step.sequences);
-    call.router_totals = device_.run().totals.Rows(m, 1).Columns(kRouterTotals, 2);
-  }
-  return call;
+  return {.backend = device_.compute(),
+          .stream = device_.stream(),
+          .workspace = device_.run().workspace,
+          .constants = device_.run().constants,
+          .communicator = group,
+          .evaluates = !input_->train,
+          .borders = GetBorders(m),
+          .counts_hits = input_->step.counts_hits,
+          .without_adapter = input_->references};
 }
 
 void Executor::SetChunk(int chunk, int chunks) {
@@ -168,6 +169,8 @@ absl::Status Executor::Begin() {
     ATOLL_ASSIGN_OR_RETURN(reached_, backend.NewEvent());
   }
   waiting_number_ = 0;
+  pairs_ = LossSum();
+  leads_.assign(input_->references ? static_cast<size_t>(input_->step.sequences) : 0, 0);
   backend.Zero(device_.stream(), device_.run().totals);
   if (device_.run().borders.present()) {
     backend.CopyToDevice(device_.stream(), device_.run().borders,
@@ -276,9 +279,11 @@ absl::Status Executor::ForwardChunk(StageRun& run, int32_t m, int chunk, const T
   if (sync_.spreads()) call.before_layer = [this](int layer) { sync_.AwaitSpread(layer); };
   ATOLL_RETURN_IF_ERROR(run.stage->Forward(call, slot, chunk, output));
   if (!run.stage->has_head()) return absl::OkStatus();
+  if (input_->references || !input_->step.references.empty()) return RunPairs(run, m, chunk);
   const auto tokens = static_cast<float>(std::max<int64_t>(1, input_->counted_tokens));
-  return run.stage->Loss(Call(run, m), slot, chunk, device_.run().targets,
-                         device_.run().totals.Rows(m, 1), 1.0f / tokens, input_->train);
+  return run.stage->Loss(Call(run, m), slot, run.stage->TokensOfChunk(slot, chunk),
+                         device_.run().targets, device_.run().totals.Rows(m, 1), 1.0f / tokens,
+                         input_->train);
 }
 
 // ---- B ----

@@ -37,6 +37,7 @@ namespace atl::worker {
 struct StepInput {
   StepRequest step;
   bool train = true;                          // else F and loss alone
+  bool references = false;                    // F of pairs without the adapter
   int64_t counted_tokens = 0;                 // of the whole island, by the loss
   std::vector<MicroBatchRows> micro_batches;  // of the device's replica
 };
@@ -46,6 +47,7 @@ struct StepResult {
   LossSum loss;  // of the whole island
   double gradient_norm = 0;
   bool skipped = false;
+  std::vector<double> references;  // of each sequence, where they were to be found
 };
 
 // Into how many chunks what leaves a stage is cut: an activation or a gradient, in the fill and the
@@ -60,18 +62,18 @@ struct StageChunks {
 
 // The commit votes that the devices of an island exchange at the commit point: one slot per layer
 // and rank (sum of squares), replica (loss, and hits of images) and device (steps taken), each
-// written by one device, and by replica the routers' losses, to which all its stages add. Where
-// several devices share a stage, its first one also sets into how many chunks all of them cut its
-// messages from the next step on: their collectives are of one chunk's size. An optimizer that
-// needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that.
+// written by one device. Where several devices share a stage, its first one also sets into how many
+// chunks all of them cut its messages from the next step on: their collectives are of one chunk's
+// size. An optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them
+// behind all that, and the references of pairs one each behind these.
 class CommitTable {
  public:
-  static constexpr int kReplicaNumbers = 4;
+  // `norm_counts`: by layer, how many norms it has; empty: none. `pairs`: of a full step.
+  CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {},
+              int pairs = 0);
 
-  // `norm_counts`: by layer, how many norms it has; empty: none.
-  CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {});
-
-  int slots() const { return first_norms_ + parts() * param_norms(layers_); }
+  int slots() const { return first_reference() + pairs_; }
+  int first_reference() const { return first_norms_ + parts() * param_norms(layers_); }
   // Returns the index of the norm of what one shard of owners owns of a layer.
   int norm(int32_t layer, int32_t rank, int shard) const {
     return layer * parts() + part(rank, shard);
@@ -100,7 +102,7 @@ class CommitTable {
   const CommitPosition& position(const std::string& device) const;
 
  private:
-  int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_;
+  int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_, pairs_;
   std::vector<int> norms_before_;  // by layer, and of all at the end
   std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
@@ -206,6 +208,7 @@ class Executor {
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
   absl::Status ForwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& output);
+  absl::Status RunPairs(StageRun& run, int32_t m, int chunk);
   int StartForward(StageRun& run, int32_t m, const Inbox& inbox, int out_chunks, Tensor* output);
   absl::Status Backward(StageRun& run, int32_t m);
   absl::Status BackwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& grad_input);
@@ -272,7 +275,9 @@ class Executor {
   std::vector<StageRun> runs_;
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
-  HostReals totals_;
+  HostReals totals_, pair_totals_;
+  LossSum pairs_;              // of this device's in the step under way
+  std::vector<double> leads_;  // references that it has found, by sequence of the step
   Duration waited_{0};     // for messages in this step's steady state
   Duration overslept_{0};  // since the last emulated operation's end, if no wait came after it
   bool gradients_dirty_ = true;

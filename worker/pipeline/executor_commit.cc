@@ -10,11 +10,12 @@
 namespace atl::worker {
 
 CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
-                         const std::vector<int>& norm_counts)
+                         const std::vector<int>& norm_counts, int pairs)
     : layers_(layers),
       ranks_(TensorParallel(plan)),
       shards_(OwnershipFromPlan(plan).shards),
-      first_device_(norms() + kReplicaNumbers * static_cast<int>(plan.replicas.size())),
+      first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
+      pairs_(pairs),
       devices_(ListDevices(plan)),
       positions_(PlanCommitExchange(ListDeviceSites(plan, devices_))) {
   first_chunks_ = first_device_ + static_cast<int>(devices_.size());
@@ -48,6 +49,9 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
       (*values)[table_.loss(role.replica)] += totals_[kLossTotals * m];
       (*values)[table_.hits(role.replica)] += totals_[kLossTotals * m + 2];
     }
+    (*values)[table_.loss(role.replica)] += pairs_.nats;
+    (*values)[table_.hits(role.replica)] += pairs_.hits;
+    std::ranges::copy(leads_, values->begin() + table_.first_reference());
   }
   for (size_t d = 0; d < table_.devices().size(); ++d) {
     if (table_.devices()[d] != device_.name()) continue;
@@ -231,6 +235,10 @@ absl::Status Executor::Commit() {
     result_->loss.router_z += values[table_.router(r) + 1];
   }
   result_->loss.tokens = input_->counted_tokens;
+  if (input_->references) {
+    const auto first = values.begin() + table_.first_reference();
+    result_->references.assign(first, first + input_->step.sequences);
+  }
   if (!train) return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(TakeStep(values));
   return Spread();

@@ -46,7 +46,7 @@ std::string DescribeForm(const Json& object) {
     return "looks like Alpaca: instruction and input are the prompt, output is the answer";
   }
   if (has("prompt") && has("completion")) return "has a \"completion\" in place of an \"answer\"";
-  if (has("chosen") && has("rejected")) return "looks like pairs of preferences";
+  if (has("chosen") && has("rejected")) return "looks like pairs of preferences, which objective.kind = \"dpo\" takes";
   if (has("prompt")) return "has a \"prompt\", but no text \"answer\"";
   if (has("role") && has("content")) return "looks like one message of a conversation";
   if (has("text")) return "has a \"text\": data.format = \"jsonl\" reads such lines";
@@ -242,14 +242,18 @@ absl::StatusOr<Conversation> Parse(Json object) {
 const std::string* ChatMessage::content() const { return Text(fields, "content"); }
 
 std::vector<std::string> ChatFields() {
-  std::vector<std::string> fields = {"messages",  "prompt",    "answer", "tools",
-                                     "functions", "documents", "weight", "chat_template_kwargs"};
+  std::vector<std::string> fields = {
+      "messages",  "prompt",    "answer", "chosen",              "rejected", "tools",
+      "functions", "documents", "weight", "chat_template_kwargs"};
   fields.insert(fields.end(), kBeside.begin(), kBeside.end());
   return fields;
 }
 
-absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
-                                       int64_t line) {
+namespace {
+
+// Reads a line's object; none: it is empty.
+absl::StatusOr<std::optional<Json>> ReadChatLine(std::string_view json, const std::string& file,
+                                                 int64_t line) {
   const std::string where = absl::StrCat("data file ", file, ":", line);
   const size_t first = json.find_first_not_of(" \t\r");
   if (first != json.npos && (json[first] == '[' || json[first] == ']')) {
@@ -262,15 +266,84 @@ absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string&
   }
   // Templates show fields in the order in which they stand.
   ATOLL_ASSIGN_OR_RETURN(auto object, ParseJsonLine<Json>(json, file, line));
-  if (!object.has_value()) return Conversation();
-  for (const char* name : {"messages", "tools", "functions", "documents", "chat_template_kwargs"}) {
+  if (!object.has_value()) return std::nullopt;
+  for (const char* name : {"messages", "prompt", "chosen", "rejected", "tools", "functions",
+                           "documents", "chat_template_kwargs"}) {
     const auto used = object->find(name);
     const std::string found = used == object->end() ? "" : FindOddNumber(*used);
     if (!found.empty()) return Bad(absl::StrCat(where, ": has in \"", name, "\" ", found));
   }
-  auto chat = Parse(*std::move(object));
-  if (!chat.ok()) return Annotate(chat.status(), where);
+  return object;
+}
+
+// The conversation of the prompt's messages and an answer's, which count.
+absl::StatusOr<Conversation> ParseSide(const Json& object, const Json& prompt, const Json& answer) {
+  Json messages = prompt;
+  messages.insert(messages.end(), answer.begin(), answer.end());
+  Conversation chat;
+  ATOLL_RETURN_IF_ERROR(ParseMessages(messages, /*counts=*/true, &chat));
+  for (size_t i = 0; i < prompt.size(); ++i) chat.messages[i].learnt = false;
+  if (std::none_of(chat.messages.begin(), chat.messages.end(),
+                   [](const ChatMessage& message) { return message.learnt; })) {
+    return Bad("has a \"chosen\" or \"rejected\" without a message of the role \"assistant\"");
+  }
+  ATOLL_RETURN_IF_ERROR(ReadVariables(object, &chat.variables));
+  ATOLL_RETURN_IF_ERROR(CheckBeside(object, chat));
   return chat;
+}
+
+absl::StatusOr<ChatPair> ParseSides(const Json& object) {
+  constexpr char kPairForms[] =
+      "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}, all three texts, or lists of "
+      "messages, of which \"prompt\" may be left out";
+  const auto get = [&](const char* name) {
+    const auto found = object.find(name);
+    return found == object.end() ? Json() : *found;
+  };
+  Json prompt = get("prompt"), chosen = get("chosen"), rejected = get("rejected");
+  const bool texts = prompt.is_string() && chosen.is_string() && rejected.is_string();
+  if (texts) {
+    const auto make = [](const char* role, const Json& text) {
+      return Json::array({Json{{"role", role}, {"content", text}}});
+    };
+    prompt = make("user", prompt);
+    chosen = make("assistant", chosen);
+    rejected = make("assistant", rejected);
+  }
+  if (!chosen.is_array() || !rejected.is_array() || !(prompt.is_array() || prompt.is_null())) {
+    return Bad(absl::StrCat("is no pair of preferences; ", kPairForms));
+  }
+  if (prompt.is_null()) {  // what both begin with
+    const auto shared = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
+    prompt = Json(Json::value_t::array);
+    prompt.insert(prompt.end(), chosen.begin(), shared.first);
+    chosen.erase(chosen.begin(), shared.first);
+    rejected.erase(rejected.begin(), shared.second);
+  }
+  ChatPair pair;
+  ATOLL_ASSIGN_OR_RETURN(pair.chosen, ParseSide(object, prompt, chosen));
+  ATOLL_ASSIGN_OR_RETURN(pair.rejected, ParseSide(object, prompt, rejected));
+  pair.chosen.plain = pair.rejected.plain = texts;
+  return pair;
+}
+
+}  // namespace
+
+absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
+                                       int64_t line) {
+  ATOLL_ASSIGN_OR_RETURN(std::optional<Json> object, ReadChatLine(json, file, line));
+  if (!object.has_value()) return Conversation();
+  auto chat = Parse(*std::move(object));
+  if (!chat.ok()) return Annotate(chat.status(), absl::StrCat("data file ", file, ":", line));
+  return chat;
+}
+
+absl::StatusOr<ChatPair> ParsePair(std::string_view json, const std::string& file, int64_t line) {
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<Json> object, ReadChatLine(json, file, line));
+  if (!object.has_value()) return ChatPair();
+  auto pair = ParseSides(*object);
+  if (!pair.ok()) return Annotate(pair.status(), absl::StrCat("data file ", file, ":", line));
+  return pair;
 }
 
 }  // namespace atl

@@ -34,6 +34,12 @@ struct Conversation {
   std::vector<ChatMessage> messages;  // none: an empty line
   // The line's variables for templates: "tools", "documents" and what "chat_template_kwargs" has.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+  bool plain = false;  // of texts, which no template frames
+};
+
+// The same prompt with two answers.
+struct ChatPair {
+  Conversation chosen, rejected;
 };
 
 inline constexpr size_t kMaxMessages = 4096;  // of a conversation
@@ -45,6 +51,11 @@ std::vector<std::string> ChatFields();
 // and which one it looks like, or there is no answer in it.
 absl::StatusOr<Conversation> ParseChat(std::string_view json, const std::string& file,
                                        int64_t line);
+
+// Parses a line of preferences as TRL reads it: texts "prompt", "chosen" and "rejected", which
+// follow each other without a frame; or lists of messages, of which "prompt" may be left out where
+// both answers begin with it. Answers in the prompt do not count. Likewise.
+absl::StatusOr<ChatPair> ParsePair(std::string_view json, const std::string& file, int64_t line);
 
 }  // namespace atl
 

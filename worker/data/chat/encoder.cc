@@ -325,7 +325,7 @@ absl::Status ChatEncoder::EncodePlain(const Conversation& chat, std::vector<int3
 
 absl::Status ChatEncoder::Encode(const Conversation& chat, std::vector<int32_t>* out) {
   if (chat.messages.empty()) return absl::OkStatus();
-  if (frame_.is_plain()) return EncodePlain(chat, out);
+  if (frame_.is_plain() || chat.plain) return EncodePlain(chat, out);
   Framed framed(frame_, chat);
   ATOLL_RETURN_IF_ERROR(framed.Render());
   std::vector<Span> spans;

@@ -248,13 +248,15 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   const Instant begun = port_->Now();
   const int64_t started_before = count(hooks_.transfers_started);
   const bool running_before = capture_.going || stage_.going || count(hooks_.transfers_running) > 0;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<double> references,
+                         FindReferences({.ranges = command.ranges}));
   const bool trace = tracer_.wanted();
   stepped_ = true;
   known_.known_steps = steps_;
   known_.step_tried = true;
   const absl::StatusOr<GroupReply> made =
       Together({.body = StepCall{++number_, command.ranges, command.learning_rate, trace,
-                                 command.norm_limit}});
+                                 command.norm_limit, references}});
   if (!made.ok()) {
     tracer_.Answer(Annotate(made.status(), "the island abandoned a step"));
     return made.status();
@@ -281,13 +283,26 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
                   port_->newest_skipped()};
 }
 
+// A later leader may find them again.
+absl::StatusOr<std::vector<double>> IslandLeader::FindReferences(ReferenceCall call) {
+  if (spec_.data.documents != Documents::kPairs) return std::vector<double>();
+  std::vector<double> known = port_->GetReferences(call);
+  if (!known.empty()) return known;
+  call.number = ++number_;
+  ATOLL_RETURN_IF_ERROR(Together({.body = call}).status());
+  return port_->GetReferences(call);
+}
+
 absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
   const PositionRange positions = port_->SelectValidationPositions(set, sequences);
   const int64_t batch = spec_.inner.batch_sequences;
   LossSum sum;
   for (int64_t first = positions.begin; first < positions.end; first += batch) {
-    ATOLL_ASSIGN_OR_RETURN(const LossSum loss,
-                           EvaluateAt(first, std::min(batch, positions.end - first)));
+    const int64_t count = std::min(batch, positions.end - first);
+    ATOLL_ASSIGN_OR_RETURN(
+        std::vector<double> references,
+        FindReferences({.ranges = {{first, first + count}}, .validation = true}));
+    ATOLL_ASSIGN_OR_RETURN(const LossSum loss, EvaluateAt(first, count, std::move(references)));
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
     sum.hits += loss.hits;
@@ -295,8 +310,10 @@ absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
   return sum;
 }
 
-absl::StatusOr<LossSum> IslandLeader::EvaluateAt(int64_t first, int64_t count) {
-  ATOLL_RETURN_IF_ERROR(Together({.body = EvaluateCall{++number_, first, count}}).status());
+absl::StatusOr<LossSum> IslandLeader::EvaluateAt(int64_t first, int64_t count,
+                                                 std::vector<double> references) {
+  ATOLL_RETURN_IF_ERROR(
+      Together({.body = EvaluateCall{++number_, first, count, std::move(references)}}).status());
   return port_->newest_loss();
 }
 
@@ -304,7 +321,7 @@ absl::StatusOr<ValidationDone> IslandLeader::ScoreTask(const Validate& command) 
   const auto task = static_cast<size_t>(*command.evaluation);
   // A row at a time: each has a loss of its own.
   ATOLL_ASSIGN_OR_RETURN(TaskScore score, port_->ScoreTask(task, [this](int64_t position) {
-    return EvaluateAt(position, /*count=*/1);
+    return EvaluateAt(position, /*count=*/1, /*references=*/{});
   }));
   score.name = spec_.evaluation[task].name;
   score.version = command.version;

@@ -250,7 +250,10 @@ class IslandLeader {
   // Calls it while the parameters are theta_base.
   absl::Status EvaluateBase(const std::function<absl::Status()>& evaluate);
   // Sequences at positions of validation, or of tasks behind them.
-  absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count);
+  absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count, std::vector<double> references);
+  // Those that the step or evaluation on these sequences needs: of a job of pairs, kept by members
+  // or found now; else none.
+  absl::StatusOr<std::vector<double>> FindReferences(ReferenceCall call);
 
   // ---- What members report of steps (leader_reports.cc). ----
   void NoteReply(const NodeId& from, const GroupReply& reply);

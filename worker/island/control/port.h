@@ -80,6 +80,9 @@ class IslandPort {
   using EvaluatePosition = std::function<absl::StatusOr<LossSum>(int64_t position)>;
   virtual absl::StatusOr<TaskScore> ScoreTask(size_t task,
                                               const EvaluatePosition& evaluate) const = 0;
+  // Returns the references of these pairs, in order, that were found for a ReferenceCall since the
+  // job was opened; none: of some there are none.
+  virtual std::vector<double> GetReferences(const ReferenceCall& /*call*/) const { return {}; }
   virtual const IslandJob* island_job() const = 0;  // null: none is open
   virtual IslandLimits limits() const = 0;
   // Returns the longest time that what the present plan's devices do together may take.

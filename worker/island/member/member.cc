@@ -141,6 +141,12 @@ absl::StatusOr<int64_t> GroupMember::CountMasked(const std::vector<PositionRange
   return rows * length - CountTargets(job->engine.model, rows, length, masked);
 }
 
+std::vector<double> GroupMember::GetReferences(const ReferenceCall& call) const {
+  const std::shared_ptr<const GroupJob> job = state_.job();
+  const bool known = job != nullptr && job->CheckReferences(call).ok();
+  return known ? job->GetReferences(call) : std::vector<double>();
+}
+
 int GroupMember::devices() const {
   const std::shared_ptr<Engine> engine = state_.engine();
   return engine == nullptr ? 0 : engine->devices();
@@ -261,6 +267,25 @@ Duration GroupMember::StepTimeout() const {
 
 void GroupMember::Begin(int64_t number) { last_number_ = std::max<int64_t>(last_number_, number); }
 
+absl::Status GroupMember::ReadRanges(const std::vector<PositionRange>& ranges, int64_t first_row,
+                                     std::span<int32_t> tokens, const ReadRange& read) {
+  const int64_t row = state_.job()->row();
+  int64_t before = 0;  // rows of earlier ranges
+  for (const PositionRange& range : ranges) {
+    const int64_t begin = std::max<int64_t>(first_row - before, 0);
+    before += range.size();
+    if (begin >= range.size() || tokens.empty()) continue;
+    const int64_t rows =
+        std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
+    const std::span<int32_t> here = tokens.first(static_cast<size_t>(rows * row));
+    ATOLL_RETURN_IF_ERROR(read(range.begin + begin, here));
+    tokens = tokens.subspan(static_cast<size_t>(rows * row));
+    first_row += rows;
+  }
+  return tokens.empty() ? absl::OkStatus()
+                        : absl::InvalidArgumentError("the step has fewer sequences than that");
+}
+
 absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
   const std::vector<PositionRange>& ranges = step.ranges;
   const std::shared_ptr<const GroupJob> job = state_.job();
@@ -268,27 +293,14 @@ absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
   const auto reader = [job](int64_t first, std::span<int32_t> tokens, const Cancelled& given_up) {
     return job->data.ReadTrain(first, tokens, given_up);
   };
-  const auto read = [&](int64_t first_row, std::span<int32_t> tokens) -> absl::Status {
-    const int64_t row = job->row();
-    int64_t before = 0;  // rows of earlier ranges
-    for (const PositionRange& range : ranges) {
-      const int64_t begin = std::max<int64_t>(first_row - before, 0);
-      before += range.size();
-      if (begin >= range.size() || tokens.empty()) continue;
-      const int64_t rows =
-          std::min<int64_t>(range.size() - begin, static_cast<int64_t>(tokens.size()) / row);
-      const std::span<int32_t> here = tokens.first(static_cast<size_t>(rows * row));
-      const int64_t first = range.begin + begin;
+  const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
+    return ReadRanges(ranges, first_row, tokens, [&](int64_t first, std::span<int32_t> here) {
       // Images are read ahead where they are decoded.
-      ATOLL_RETURN_IF_ERROR(job->engine.model.is_images()
-                                ? job->data.ReadTrain(first, here, cancelled)
-                                : read_ahead_.Read(step.number, first, first + Sequences(ranges),
-                                                   here, reader, cancelled));
-      tokens = tokens.subspan(static_cast<size_t>(rows * row));
-      first_row += rows;
-    }
-    return tokens.empty() ? absl::OkStatus()
-                          : absl::InvalidArgumentError("the step has fewer sequences than that");
+      return job->engine.model.is_images()
+                 ? job->data.ReadTrain(first, here, cancelled)
+                 : read_ahead_.Read(step.number, first, first + Sequences(ranges), here, reader,
+                                    cancelled);
+    });
   };
   Begin(step.number);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
@@ -298,8 +310,13 @@ absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
   state_.log().Begin(step);
   if (step.trace) transport_.log().Record(step.number);
   ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
-                         engine->Step({step.number, Sequences(ranges), step.learning_rate,
-                                       step.trace, masked, step.norm_limit},
+                         engine->Step({.number = step.number,
+                                       .sequences = Sequences(ranges),
+                                       .learning_rate = step.learning_rate,
+                                       .trace = step.trace,
+                                       .masked_tokens = masked,
+                                       .norm_limit = step.norm_limit,
+                                       .references = step.references},
                                       read));
   const auto loss = outcome.skipped ? std::nullopt : std::optional(outcome.loss.nats);
   state_.log().Taken(step.number, engine->optimizer_steps(), outcome.skipped, loss);
@@ -363,7 +380,28 @@ MemberTrace GroupMember::ReadTrace(const StepOutcome& outcome) {
   return TraceOfMember(outcome, transport_.log().Take(SteadyNow() + kArrivalTimeout));
 }
 
-absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int64_t count) {
+absl::StatusOr<GroupReply> GroupMember::DoCall(const ReferenceCall& call) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
+  ATOLL_RETURN_IF_ERROR(job->CheckReferences(call));
+  const Cancelled cancelled = state_.UntilInterrupted();
+  const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
+    return ReadRanges(call.ranges, first_row, tokens, [&](int64_t first, std::span<int32_t> here) {
+      return call.validation ? job->data.ReadValidation(first, here, cancelled)
+                             : job->data.ReadTrain(first, here, cancelled);
+    });
+  };
+  Begin(call.number);
+  ATOLL_ASSIGN_OR_RETURN(
+      const std::vector<double> found, state_.OnEngine([&](Engine& engine) {
+        return engine.FindReferences(
+            {.number = call.number, .sequences = Sequences(call.ranges)}, read);
+      }));
+  job->SetReferences(call, found);
+  return GroupReply();
+}
+
+absl::StatusOr<LossSum> GroupMember::Evaluate(const EvaluateCall& call) {
+  const int64_t first = call.first, count = call.count;
   const std::shared_ptr<const GroupJob> job = state_.job();
   if (job == nullptr) return absl::FailedPreconditionError("no job is open");
   ATOLL_RETURN_IF_ERROR(job->CheckEvaluated(first, count));
@@ -372,14 +410,15 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(int64_t number, int64_t first, int
   const auto read = [&](int64_t first_row, std::span<int32_t> tokens) {
     return job->ReadEvaluated(first + first_row, tokens, cancelled);
   };
-  Begin(number);
+  Begin(call.number);
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->CountMaskedEvaluated(first, count, cancelled));
-  return engine->Evaluate({.number = number,
+  return engine->Evaluate({.number = call.number,
                            .sequences = count,
                            .masked_tokens = masked,
-                           .counts_hits = task != nullptr && task->needs_hits()},
+                           .counts_hits = task != nullptr && task->needs_hits(),
+                           .references = call.references},
                           read);
 }
 

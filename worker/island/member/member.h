@@ -104,6 +104,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   const GroupJob* job() const { return state_.job().get(); }  // null: none is open; until Close
   int devices() const override;
   absl::StatusOr<int64_t> CountMasked(const std::vector<PositionRange>& ranges) override;
+  std::vector<double> GetReferences(const ReferenceCall& call) const override;
 
   // ---- The plan. ----
   IslandPlan plan() const { return *state_.plan(); }
@@ -218,7 +219,8 @@ class GroupMember final : public IslandPort, private PeerHandler {
   void AnswerTransfer(const LayerRequest& request);
 
   // ---- The work of calls. ----
-  static bool IsDuringSteps(const GroupFrame& frame);
+  static bool IsOfStep(const GroupFrame& frame);
+  static bool IsBesideSteps(const GroupFrame& frame);
   absl::StatusOr<GroupReply> DoConfigure(const ConfigureCall& call,
                                          const std::atomic<bool>* interrupted);
   absl::StatusOr<GroupReply> DoCall(const DrainCall& call);
@@ -227,6 +229,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::StatusOr<GroupReply> DoCall(const TraceCall& call);
   absl::StatusOr<GroupReply> DoCall(const TakeOverCall& call);
   absl::StatusOr<GroupReply> DoCall(const EvaluateCall& call);
+  absl::StatusOr<GroupReply> DoCall(const ReferenceCall& call);
   absl::StatusOr<GroupReply> DoCall(const SnapshotCall& call);
   absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
   absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
@@ -238,7 +241,11 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::Status Configure(const std::vector<NcclId>& ids, const std::atomic<bool>* cancelled);
   // `trace`: ReadTrace(outcome) will be requested.
   absl::StatusOr<StepOutcome> Step(const StepCall& step);
-  absl::StatusOr<LossSum> Evaluate(int64_t number, int64_t first, int64_t count);
+  absl::StatusOr<LossSum> Evaluate(const EvaluateCall& call);
+  // Reads rows of the open job from `first_row` of these ranges on, each part by `read`.
+  using ReadRange = absl::FunctionRef<absl::Status(int64_t first, std::span<int32_t> rows)>;
+  absl::Status ReadRanges(const std::vector<PositionRange>& ranges, int64_t first_row,
+                          std::span<int32_t> tokens, const ReadRange& read);
   absl::Status TakeStep(const StepSums& step);
   // Returns the trace of the devices and messages of a step. Waits a moment for messages that have
   // not arrived.

@@ -4,16 +4,20 @@
 
 namespace atl::worker {
 
-bool GroupMember::IsDuringSteps(const GroupFrame& frame) {
-  const ApplyCall* apply = BodyIf<ApplyCall>(frame);
+bool GroupMember::IsOfStep(const GroupFrame& frame) {
   return BodyIf<StepCall>(frame) != nullptr || BodyIf<TraceCall>(frame) != nullptr ||
-         BodyIf<CaptureDelta>(frame) != nullptr || (apply != nullptr && apply->during_steps);
+         BodyIf<ReferenceCall>(frame) != nullptr;
+}
+
+bool GroupMember::IsBesideSteps(const GroupFrame& frame) {
+  const ApplyCall* apply = BodyIf<ApplyCall>(frame);
+  return BodyIf<CaptureDelta>(frame) != nullptr || (apply != nullptr && apply->during_steps);
 }
 
 // A change is named before it begins: a member that breaks off in it has a state that is neither.
 absl::StatusOr<GroupReply> GroupMember::Do(const GroupFrame& frame,
                                            const std::atomic<bool>* interrupted) {
-  if (!IsDuringSteps(frame)) outer_exchange_.EndWork();
+  if (!IsOfStep(frame) && !IsBesideSteps(frame)) outer_exchange_.EndWork();
   const StampTable::Stamps stamps{frame.parameters_since, frame.moments_since};
   if (const FetchCall* fetch = BodyIf<FetchCall>(frame)) {
     ATOLL_RETURN_IF_ERROR(
@@ -98,7 +102,7 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const TakeOverCall&) {
 }
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const EvaluateCall& call) {
-  ATOLL_ASSIGN_OR_RETURN(newest_loss_, Evaluate(call.number, call.first, call.count));
+  ATOLL_ASSIGN_OR_RETURN(newest_loss_, Evaluate(call));
   return GroupReply();
 }
 

@@ -83,11 +83,9 @@ void GroupMember::OnFrame(const PeerFence& fence, const NodeId& from, GroupFrame
   if (OnBody(from, frame)) return;
   const CallId call = frame.call;
   const GetLayerCall* layer = BodyIf<GetLayerCall>(frame);
-  const bool outer = IsDuringSteps(frame) && BodyIf<StepCall>(frame) == nullptr &&
-                     BodyIf<TraceCall>(frame) == nullptr;
-  const bool taken = layer != nullptr ? AddTransfer({from, call, *layer})
-                     : outer          ? DoLater(from, frame)
-                                      : Serve(from, frame);
+  const bool taken = layer != nullptr       ? AddTransfer({from, call, *layer})
+                     : IsBesideSteps(frame) ? DoLater(from, frame)
+                                            : Serve(from, frame);
   if (taken) return;
   GroupReply reply;
   SetStatus(absl::UnavailableError("it serves no leader now"), &reply);

@@ -12,6 +12,13 @@ std::string FaultIfEmpty(const v1::ElementRange& range) {
   return range.end() > range.begin() ? "" : "there are no elements";
 }
 
+template <typename Call>
+std::string FaultIfNoSequences(const Call& m) {
+  const bool any = std::any_of(m.ranges().begin(), m.ranges().end(),
+                               [](const auto& range) { return range.begin() < range.end(); });
+  return any ? "" : "a step of no sequences";
+}
+
 }  // namespace
 
 std::string FaultIn(const v1::GroupFrame& m) {
@@ -54,11 +61,9 @@ std::string FaultIn(const v1::GetLayerCall& m) {
   return FaultIfEmpty(m.elements());
 }
 
-std::string FaultIn(const v1::StepCall& m) {
-  const bool any = std::any_of(m.ranges().begin(), m.ranges().end(),
-                               [](const auto& range) { return range.begin() < range.end(); });
-  return any ? "" : "a step of no sequences";
-}
+std::string FaultIn(const v1::StepCall& m) { return FaultIfNoSequences(m); }
+
+std::string FaultIn(const v1::ReferenceCall& m) { return FaultIfNoSequences(m); }
 
 std::string FaultIn(const v1::EvaluateCall& m) {
   return m.count() > 0 ? "" : "no validation sequences";

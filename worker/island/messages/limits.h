@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/protocol/job_spec.h"
 #include "common/protocol/wire_limits.h"
 #include "worker/state/parts.h"
 
@@ -21,6 +22,7 @@ class HeldUnit;
 class GetLayerCall;
 class LayerShard;
 class OuterRange;
+class ReferenceCall;
 class ShardPart;
 class StateSource;
 class StateTransfer;
@@ -40,6 +42,7 @@ std::string FaultIn(const v1::HeldUnit& m);
 std::string FaultIn(const v1::GetLayerCall& m);
 std::string FaultIn(const v1::LayerShard& m);
 std::string FaultIn(const v1::OuterRange& m);
+std::string FaultIn(const v1::ReferenceCall& m);
 std::string FaultIn(const v1::ShardPart& m);
 std::string FaultIn(const v1::StateSource& m);
 std::string FaultIn(const v1::StateTransfer& m);

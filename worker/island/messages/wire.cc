@@ -116,6 +116,7 @@ struct Describer {
   std::string operator()(const DropSurplusCall&) const { return "drop surplus layers"; }
   std::string operator()(const StepCall& call) const { return absl::StrCat("step ", call.number); }
   std::string operator()(const EvaluateCall&) const { return "validate"; }
+  std::string operator()(const ReferenceCall&) const { return "find references of pairs"; }
   std::string operator()(const GetLayerCall& call) const {
     return absl::StrCat("send ", ToString(call.shard));
   }

@@ -32,7 +32,8 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
            FetchCall{{{shard, {{shard, "b", kAllParts, {0, 9}, 7}}}}, 3, 7},
            DropSurplusCall(),
            StepCall{3, {{0, 8}}, 0.1, true},
-           EvaluateCall{3, 1, 2},
+           EvaluateCall{3, 1, 2, {0.5, -1}},
+           ReferenceCall{3, {{0, 8}}, true},
            GetLayerCall{shard, 1, false, {0, 9}, 0},
            SetStepsCall{2},
            Interruption{"x"},
@@ -82,6 +83,7 @@ TEST_CASE("frames_that_break_a_rule_are_refused") {
   CHECK(refused(StepCall{3, {{5, 4}}}));
   CHECK(refused(StepCall{3, {{4, 4}}}));
   CHECK(refused(EvaluateCall()));
+  CHECK(refused(ReferenceCall{3, {{5, 4}}}));
   const LayerShard whole{0, 0, {1}};
   CHECK(!refused(GetLayerCall{whole, 1, false, {0, 5}}));
   for (const int32_t parts : {0, 9, 1 << kPartsMax, 24}) {
