@@ -131,9 +131,9 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
   }
   ATOLL_RETURN_IF_ERROR(CheckDocuments(spec.data, config));
   if ((spec.objective.kind == ObjectiveKind::kDpo) != (spec.data.documents == Documents::kPairs)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.documents = \"", DocumentsName(spec.data.documents), "\": ",
-                     "objective.kind = \"dpo\" is of \"pairs\", and nothing else is; leave it out"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.documents = \"", DocumentsName(spec.data.documents),
+        "\": ", "objective.kind = \"dpo\" is of \"pairs\", and nothing else is; leave it out"));
   }
   if (spec.data.sequence_length > config.LongestSequence()) {
     return absl::InvalidArgumentError(

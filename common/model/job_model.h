@@ -17,8 +17,8 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
 absl::StatusOr<ModelConfig> ModelConfigFromFacts(const ModelSpec& model, const JobSpec& spec);
 
 // Returns what a job file means that does not name data.documents: formats jsonl and chat are
-// packed (of objective dpo, pairs), but for models of masked tokens and documents that are padded. A model whose files are
-// not here is taken for one of next tokens.
+// packed (of objective dpo, pairs), but for models of masked tokens and documents that are padded.
+// A model whose files are not here is taken for one of next tokens.
 Documents DefaultDocuments(const JobSpec& spec);
 
 // The config.json at `path`; `field` names it in messages.

@@ -105,16 +105,25 @@ std::vector<std::string> GroupFrameSeeds() {
   reply.handover.emplace().leadership.island = 1;
   std::vector<std::string> seeds;
   for (const GroupBody& body : std::vector<GroupBody>{
-           ConfigureCall{{{"sync/0", "v"}}}, FetchCall{{{shard, {{shard, "b", 1, {0, 9}}}}}, 3},
-           StepCall{3, {{0, 8}}, 0.1}, EvaluateCall{3, 1, 2, {0.5}},
-           ReferenceCall{3, {{0, 8}}, true}, GetLayerCall{shard, 1, false, {0, 9}},
-           SetStepsCall{2}, SharedLinkCall{SharedLinkEvent::kGo, 2, {3, 0, 0, 0}},
-           DrainCall{StepSums{1, 2, {0.5}}}, reply,
+           ConfigureCall{{{"sync/0", "v"}}},
+           FetchCall{{{shard, {{shard, "b", 1, {0, 9}}}}}, 3},
+           StepCall{3, {{0, 8}}, 0.1},
+           EvaluateCall{3, 1, 2, {0.5}},
+           ReferenceCall{3, {{0, 8}}, true},
+           GetLayerCall{shard, 1, false, {0, 9}},
+           SetStepsCall{2},
+           SharedLinkCall{SharedLinkEvent::kGo, 2, {3, 0, 0, 0}},
+           DrainCall{StepSums{1, 2, {0.5}}},
+           reply,
            SaveCall{2, {{{shard, {0, 4}}}, {{{shard, {0, 4}}, "b"}}}, Tier::kDisk, 0, 1},
-           ForgetSaves{1}, OuterLayoutCall{{{1, {0, 8}, {"a", "b"}}}, tag, Encoding::kInt8, shards},
-           CaptureDelta{*tag.captured, Encoding::kBfloat16, shards}, FinishCall{tag},
+           ForgetSaves{1},
+           OuterLayoutCall{{{1, {0, 8}, {"a", "b"}}}, tag, Encoding::kInt8, shards},
+           CaptureDelta{*tag.captured, Encoding::kBfloat16, shards},
+           FinishCall{tag},
            PushShards{"j-1", *tag.captured, Encoding::kFloat32, parts},
-           StartPull{"j-1", 3, 4, parts}, PushShardDone{{"j-1", 1, 2, 3, 4, 5}}, PullDone{3, 1},
+           StartPull{"j-1", 3, 4, parts},
+           PushShardDone{{"j-1", 1, 2, 3, 4, 5}},
+           PullDone{3, 1},
            PullFailed{3}}) {
     seeds.push_back(worker::Serialize({.call = 5, .epoch = 1, .body = body}));
   }

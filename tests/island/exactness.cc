@@ -31,6 +31,7 @@ const Reference& GetReference(Kind kind, const Variation& variation) {
   job.compute = variation.compute;
   job.optimizer.kind = variation.optimizer;
   job.documents = variation.documents;
+  job.dpo = variation.dpo;
   job.model.adapter = variation.adapter;
   return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
 }
@@ -52,6 +53,24 @@ void MarkDocuments(const EngineJob& job, uint64_t seed, std::vector<int32_t>* to
   for (size_t i = 0; i < tokens->size(); ++i) {
     if (i / row % 3 == 0 || rng.Below(3) != 0) continue;
     (*tokens)[i] = MarkDocument((*tokens)[i]);
+  }
+}
+
+// Two answers behind prompts of any length; every sixth sequence is full.
+void MakePairs(const EngineJob& job, uint64_t seed, std::vector<int32_t>* tokens) {
+  Rng rng(seed);
+  const auto length = static_cast<size_t>(job.sequence_length + 1);
+  for (size_t begin = 0; begin < tokens->size(); begin += length) {
+    const std::span<int32_t> row = std::span(*tokens).subspan(begin, length);
+    const size_t second = 2 + rng.Below(length - 3), most = length - second;
+    const size_t end = begin / length % 6 == 0 ? length : second + 2 + rng.Below(most - 1);
+    for (const auto& [from, to] : {std::pair(size_t{0}, second), std::pair(second, end)}) {
+      const size_t prompt = from + 1 + rng.Below(to - from - 1);
+      for (size_t i = from; i < prompt; ++i) row[i] = MaskToken(row[i]);
+      row[from] = MarkDocument(row[from]);
+    }
+    std::ranges::fill(row.subspan(end), MaskToken(0));
+    if (end < length) row[end] = MarkDocument(0);
   }
 }
 
@@ -262,7 +281,9 @@ Reference::Reference(const EngineJob& job, int steps, bool masked)
     const int64_t rows = s % 5 == 4 ? job.batch_sequences / 2 + 1 : job.batch_sequences;
     tokens.push_back(RandomTokens(job, rows, 100 + static_cast<uint64_t>(s)));
     if (HasPadding(job.model)) PadSome(job, static_cast<uint64_t>(s), &tokens.back());
-    if (job.documents != Documents::kText) {
+    if (job.documents == Documents::kPairs) {
+      MakePairs(job, static_cast<uint64_t>(s), &tokens.back());
+    } else if (job.documents != Documents::kText) {
       MarkDocuments(job, static_cast<uint64_t>(s), &tokens.back());
     }
     if (masked) MaskSome(job, static_cast<uint64_t>(s), &tokens.back());
@@ -321,6 +342,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.job.compute = variation.compute;
   trial.job.optimizer.kind = variation.optimizer;
   trial.job.documents = variation.documents;
+  trial.job.dpo = variation.dpo;
   trial.job.model.adapter = variation.adapter;
   trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
   trial.plan = MakePlan(spec);

@@ -105,6 +105,7 @@ struct Variation {
   NewNetwork network;
   bool masked = false;  // see Reference
   Documents documents = Documents::kText;
+  DpoOptions dpo = {};
   InnerOptimizer optimizer = InnerOptimizer::kAdamW;
   AdapterConfig adapter = {};
 };

@@ -200,11 +200,24 @@ void TestIsland::SetOptimizerSteps(int64_t steps) {
   for (const auto& engine : engines_) CheckOk(engine->SetOptimizerSteps(steps));
 }
 
-StepRequest TestIsland::Request(const std::vector<int32_t>& tokens, double learning_rate) {
-  return {.number = ++number_,
-          .sequences = Rows(job_, tokens),
-          .learning_rate = learning_rate,
-          .masked_tokens = CountMasked(tokens, job_.model.RowNumbers(job_.sequence_length))};
+absl::StatusOr<StepRequest> TestIsland::Request(const std::vector<int32_t>& tokens,
+                                                double learning_rate) {
+  StepRequest request{
+      .number = ++number_,
+      .sequences = Rows(job_, tokens),
+      .learning_rate = learning_rate,
+      .masked_tokens = CountMasked(tokens, job_.model.RowNumbers(job_.sequence_length))};
+  if (job_.documents != Documents::kPairs) return request;
+  request.masked_tokens = request.sequences * (job_.sequence_length - 1);
+  std::vector<std::vector<double>> found(engines_.size());
+  ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(found[w], engines_[w]->FindReferences(request, Reader(tokens)));
+    return absl::OkStatus();
+  }));
+  for (const std::vector<double>& worker : found) ATOLL_CHECK(worker == found[0]);
+  request.number = ++number_;
+  request.references = found[0];
+  return request;
 }
 
 SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {
@@ -217,7 +230,7 @@ SequenceReader TestIsland::Reader(const std::vector<int32_t>& tokens) const {
 
 absl::StatusOr<StepOutcome> TestIsland::Step(const std::vector<int32_t>& tokens,
                                              double learning_rate, double norm_limit) {
-  StepRequest request = Request(tokens, learning_rate);
+  ATOLL_ASSIGN_OR_RETURN(StepRequest request, Request(tokens, learning_rate));
   request.norm_limit = norm_limit;
   StepOutcome first;
   ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
@@ -230,7 +243,7 @@ absl::StatusOr<StepOutcome> TestIsland::Step(const std::vector<int32_t>& tokens,
 }
 
 absl::StatusOr<LossSum> TestIsland::Evaluate(const std::vector<int32_t>& tokens) {
-  const StepRequest request = Request(tokens, 0);
+  ATOLL_ASSIGN_OR_RETURN(const StepRequest request, Request(tokens, 0));
   LossSum first;
   ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) {
     const auto loss = engines_[w]->Evaluate(request, Reader(tokens));
@@ -243,6 +256,14 @@ absl::StatusOr<LossSum> TestIsland::Evaluate(const std::vector<int32_t>& tokens)
 
 // ---- one device ----
 
+namespace {
+
+Documents DocumentsOnDevice(const EngineJob& job) {
+  return job.documents == Documents::kPairs ? Documents::kText : job.documents;
+}
+
+}  // namespace
+
 TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
     : job_(job),
       backend_(job.compute == DType::kFloat64 ? NewReferenceBackend() : NewCpuBackend(1)) {
@@ -252,13 +273,20 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
       {.micro_batch_rows = micro_batch_rows > 0 ? micro_batch_rows : job.batch_sequences,
        .seq_len = job.sequence_length,
        .optimizer = job.optimizer.kind,
-       .documents = job.documents});
+       .documents = DocumentsOnDevice(job)});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
   if (!job.model.adapter.present()) return;
   const Layers frozen = FrozenWeights(job.model);
   for (size_t l = 0; l < frozen.size(); ++l) {
     CheckOk(runner_->layer(static_cast<int>(l)).WriteFrozen(runner_->stream(), frozen[l]));
   }
+  if (job.documents != Documents::kPairs) return;
+  EngineJob plain = job;
+  plain.documents = Documents::kText;
+  base_ = std::make_unique<TestDevice>(plain);
+  Layers nothing = RandomWeights(job.model, 1);
+  for (std::vector<float>& layer : nothing) std::ranges::fill(layer, 0.0f);
+  base_->Set(nothing);
 }
 
 void TestDevice::Set(const Layers& params) {
@@ -302,8 +330,64 @@ Layers TestDevice::Get(LayerPart part) {
   return {};
 }
 
+LossSum TestDevice::RunPairs(const std::vector<int32_t>& tokens, bool train) {
+  Layers gradient;
+  LossSum sum;
+  sum.tokens = Rows(job_, tokens);
+  const auto length = static_cast<size_t>(job_.sequence_length + 1);
+  for (size_t begin = 0; begin < tokens.size(); begin += length) {
+    const std::span<const int32_t> row = std::span(tokens).subspan(begin, length);
+    std::vector<size_t> starts;
+    for (size_t i = 0; i < length; ++i) {
+      if (BeginsDocument(row[i])) starts.push_back(i);
+    }
+    starts.push_back(length);
+    double margin = 0;
+    std::vector<int32_t> answers[2];
+    for (const size_t a : {0, 1}) {
+      const auto answer = row.subspan(starts[a], starts[a + 1] - starts[a]);
+      answers[a].assign(answer.begin(), answer.end());
+      margin += (a == 0 ? -1 : 1) * (runner_->Evaluate(answers[a], 1)->nats -
+                                     base_->runner_->Evaluate(answers[a], 1)->nats);
+    }
+    const double p = 1 / (1 + std::exp(-job_.dpo.beta * margin)), e = job_.dpo.label_smoothing;
+    sum.nats -= (1 - e) * std::log(p) + e * std::log(1 - p);
+    sum.hits += margin > 0 ? 1 : 0;
+    for (const size_t a : {0, 1}) {
+      if (!train) continue;
+      for (LayerState* layer : runner_->layers()) {
+        if (layer->layout().size > 0) backend_->Zero(runner_->stream(), layer->grads());
+      }
+      const auto targets = static_cast<double>(runner_->Train(answers[a], 1)->tokens);
+      const double slope =
+          job_.dpo.beta * (e - (1 - p)) * targets / static_cast<double>(sum.tokens);
+      const Layers own = Get(LayerPart::kGradient);
+      gradient.resize(own.size());
+      for (size_t l = 0; l < own.size(); ++l) {
+        gradient[l].resize(own[l].size());
+        for (size_t i = 0; i < own[l].size(); ++i) {
+          gradient[l][i] += static_cast<float>((a == 0 ? -slope : slope) * own[l][i]);
+        }
+      }
+    }
+  }
+  for (size_t l = 0; l < gradient.size(); ++l) {
+    const Tensor grads = runner_->grads(static_cast<int>(l));
+    if (gradient[l].empty()) continue;
+    HostReals values = *HostReals::Create(*backend_, grads.dtype, grads.size());
+    for (size_t i = 0; i < gradient[l].size(); ++i) {
+      values.Set(static_cast<int64_t>(i), gradient[l][i]);
+    }
+    backend_->CopyToDevice(runner_->stream(), grads, values.data());
+    CheckOk(backend_->Synchronize(runner_->stream()));
+  }
+  return sum;
+}
+
 LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rate) {
-  const auto loss = runner_->Train(tokens, Rows(job_, tokens), steps_ + 1);
+  const absl::StatusOr<LossSum> loss = base_ != nullptr
+                                           ? RunPairs(tokens, /*train=*/true)
+                                           : runner_->Train(tokens, Rows(job_, tokens), steps_ + 1);
   CheckOk(loss.status());
   gradients_ = Get(LayerPart::kGradient);
   CheckOk(
@@ -312,6 +396,7 @@ LossSum TestDevice::Step(const std::vector<int32_t>& tokens, double learning_rat
 }
 
 LossSum TestDevice::Evaluate(const std::vector<int32_t>& tokens) {
+  if (base_ != nullptr) return RunPairs(tokens, /*train=*/false);
   const auto loss = runner_->Evaluate(tokens, Rows(job_, tokens));
   CheckOk(loss.status());
   return *loss;

@@ -89,7 +89,8 @@ class TestIsland {
   void Begin(const IslandPlan& plan, EngineOptions options, MakeDevice make_device);
   template <typename Function>
   absl::Status OnAll(const Function& function);
-  StepRequest Request(const std::vector<int32_t>& tokens, double learning_rate);
+  // Of pairs with their references.
+  absl::StatusOr<StepRequest> Request(const std::vector<int32_t>& tokens, double learning_rate);
   SequenceReader Reader(const std::vector<int32_t>& tokens) const;
   LayerLayout MakePartLayout(int32_t layer, int32_t rank) const;  // under the plan in force
 
@@ -109,7 +110,7 @@ LocalDevice NewFakeDevice(int index);
 // One device with the whole batch at once, or in micro-batches of so many rows.
 class TestDevice {
  public:
-  // Makes a device of f64 on the reference backend.
+  // Makes a device of f64 on the reference backend. Of pairs, documents are not packed here.
   explicit TestDevice(const EngineJob& job, int64_t micro_batch_rows = 0);
 
   void Set(const Layers& params);
@@ -122,8 +123,11 @@ class TestDevice {
 
  private:
   Layers Read(Tensor (*part)(LayerState&));
+  // DPO of pairs, by sequences of one answer alone: the loss, and with `train` its gradient.
+  LossSum RunPairs(const std::vector<int32_t>& tokens, bool train);
 
   const EngineJob job_;
+  std::unique_ptr<TestDevice> base_;  // without the adapter; of pairs
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ModelRunner> runner_;

@@ -18,8 +18,8 @@ namespace atl {
 class DocumentIndex {
  public:
   // The one of this machine's cache, else made by reading all tokens once. `packed`: sequences hold
-  // so many tokens, and those that DocumentPacker packs, or a pair; 0: each is one document. REQUIRES: the
-  // stream has marks. INVALID_ARGUMENT: it has more tokens than entries reach.
+  // so many tokens, and those that DocumentPacker packs, or a pair; 0: each is one document.
+  // REQUIRES: the stream has marks. INVALID_ARGUMENT: it has more tokens than entries reach.
   static absl::StatusOr<DocumentIndex> Open(const TokenStream& stream, int64_t vocabulary,
                                             int64_t packed, const DataOptions& options);
 

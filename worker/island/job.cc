@@ -87,8 +87,7 @@ absl::Status GroupJob::MakeReferences() {
 }
 
 double& GroupJob::FindReference(const ReferenceCall& call, int64_t position) const {
-  const int64_t pair =
-      call.validation ? data.train_sequences() + position : data.Order(position);
+  const int64_t pair = call.validation ? data.train_sequences() + position : data.Order(position);
   return references->leads[static_cast<size_t>(pair)];
 }
 

@@ -62,7 +62,8 @@ struct GroupJob {
   // job of pairs; CheckReferences is OK, and one value for each. Thread-safe.
   std::vector<double> GetReferences(const ReferenceCall& call) const;
   void SetReferences(const ReferenceCall& call, const std::vector<double>& values) const;
-  // FAILED_PRECONDITION: the job is not of pairs. INVALID_ARGUMENT: more than a batch, or not there.
+  // FAILED_PRECONDITION: the job is not of pairs. INVALID_ARGUMENT: more than a batch, or not
+  // there.
   absl::Status CheckReferences(const ReferenceCall& call) const;
 
   // Returns the layout of a shard's buffers; the error names a layer that does not exist, or a cut

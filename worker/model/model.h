@@ -50,7 +50,7 @@ struct LayerMemory {
       nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
   void* tied_params = nullptr;
   void* tied_grads = nullptr;
-  void* frozen = nullptr;  // compute type, as LayerLayout::frozen; of a model with an adapter
+  void* frozen = nullptr;        // compute type, as LayerLayout::frozen; of a model with an adapter
   bool without_adapter = false;  // Forward computes what the frozen base does
 };
 

@@ -126,8 +126,8 @@ absl::Status ModelRunner::RunMicroBatch(int slot, const Batch& batch, int64_t ba
   ATOLL_RETURN_IF_ERROR(stage_->Forward(Call(!train, borders), slot, 0, Tensor()));
   StageCall loss = Call(!train);
   loss.counts_hits = !train;
-  ATOLL_RETURN_IF_ERROR(stage_->Loss(loss, slot, stage_->TokensOfChunk(slot, 0), targets_,
-                                     totals_, 1.0f / static_cast<float>(batch_tokens), train));
+  ATOLL_RETURN_IF_ERROR(stage_->Loss(loss, slot, stage_->TokensOfChunk(slot, 0), targets_, totals_,
+                                     1.0f / static_cast<float>(batch_tokens), train));
   if (train) {
     stage_->StartBackward(slot);
     StageCall call = Call(false, borders);

@@ -24,8 +24,8 @@ namespace atl::worker {
 struct RunMemory {
   Tensor output, grad_input;  // of a stage, in flight to another device: [N, the widest's columns]
   Tensor targets;             // of a micro-batch: int32 [1, N]
-  Tensor borders;  // of all micro-batches, see Borders: int32; absent where rows have none
-  Tensor totals;   // loss by micro-batch: f32 [micro-batches, kLossTotals]
+  Tensor borders;      // of all micro-batches, see Borders: int32; absent where rows have none
+  Tensor totals;       // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor pair_totals;  // by answer of a micro-batch's pairs; absent where rows are none
   Tensor constants;
   Workspace workspace;

@@ -278,8 +278,8 @@ class Executor {
   HostReals totals_, pair_totals_;
   LossSum pairs_;              // of this device's in the step under way
   std::vector<double> leads_;  // references that it has found, by sequence of the step
-  Duration waited_{0};     // for messages in this step's steady state
-  Duration overslept_{0};  // since the last emulated operation's end, if no wait came after it
+  Duration waited_{0};         // for messages in this step's steady state
+  Duration overslept_{0};      // since the last emulated operation's end, if no wait came after it
   bool gradients_dirty_ = true;
   // In this step an operation's time is the device's; then perhaps by waiting for it, or from
   // points of its stream.

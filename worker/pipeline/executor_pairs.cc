@@ -20,10 +20,10 @@ absl::Status Executor::RunPairs(StageRun& run, int32_t m, int chunk) {
       const auto borders = device_.host_borders(first + row, 1);
       const int64_t begin = row * length, end = begin + length;
       const int64_t middle =
-          begin + (std::ranges::find_if(borders, [](int32_t at) { return at > 0; }) -
-                   borders.begin());
-      for (const auto& [answer, range] : {std::pair(2 * row, Range{begin, middle}),
-                                          std::pair(2 * row + 1, Range{middle, end})}) {
+          begin +
+          (std::ranges::find_if(borders, [](int32_t at) { return at > 0; }) - borders.begin());
+      for (const auto& [answer, range] :
+           {std::pair(2 * row, Range{begin, middle}), std::pair(2 * row + 1, Range{middle, end})}) {
         if (range.size() == 0) continue;
         ATOLL_RETURN_IF_ERROR(run.stage->Loss(Call(run, m), slot, range, device_.run().targets,
                                               totals.Rows(answer, 1), get_scale(answer), train));
@@ -40,7 +40,8 @@ absl::Status Executor::RunPairs(StageRun& run, int32_t m, int chunk) {
   ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));
   std::vector<float> scales(static_cast<size_t>(totals.rows));  // of each answer's nats
   for (int64_t row = tokens.begin / length; row < tokens.end / length; ++row) {
-    const double lead = pair_totals_[kLossTotals * (2 * row + 1)] - pair_totals_[kLossTotals * 2 * row];
+    const double lead =
+        pair_totals_[kLossTotals * (2 * row + 1)] - pair_totals_[kLossTotals * 2 * row];
     const auto pair = static_cast<size_t>(input_->micro_batches[m].first_row + row);
     if (input_->references) {
       leads_[pair] = lead;

@@ -46,7 +46,8 @@ std::string DescribeForm(const Json& object) {
     return "looks like Alpaca: instruction and input are the prompt, output is the answer";
   }
   if (has("prompt") && has("completion")) return "has a \"completion\" in place of an \"answer\"";
-  if (has("chosen") && has("rejected")) return "looks like pairs of preferences, which objective.kind = \"dpo\" takes";
+  if (has("chosen") && has("rejected"))
+    return "looks like pairs of preferences, which objective.kind = \"dpo\" takes";
   if (has("prompt")) return "has a \"prompt\", but no text \"answer\"";
   if (has("role") && has("content")) return "looks like one message of a conversation";
   if (has("text")) return "has a \"text\": data.format = \"jsonl\" reads such lines";
@@ -243,8 +244,8 @@ const std::string* ChatMessage::content() const { return Text(fields, "content")
 
 std::vector<std::string> ChatFields() {
   std::vector<std::string> fields = {
-      "messages",  "prompt",    "answer", "chosen",              "rejected", "tools",
-      "functions", "documents", "weight", "chat_template_kwargs"};
+      "messages", "prompt",    "answer",    "chosen", "rejected",
+      "tools",    "functions", "documents", "weight", "chat_template_kwargs"};
   fields.insert(fields.end(), kBeside.begin(), kBeside.end());
   return fields;
 }
@@ -294,7 +295,8 @@ absl::StatusOr<Conversation> ParseSide(const Json& object, const Json& prompt, c
 
 absl::StatusOr<ChatPair> ParseSides(const Json& object) {
   constexpr char kPairForms[] =
-      "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}, all three texts, or lists of "
+      "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}, all three texts, or lists "
+      "of "
       "messages, of which \"prompt\" may be left out";
   const auto get = [&](const char* name) {
     const auto found = object.find(name);
@@ -314,7 +316,8 @@ absl::StatusOr<ChatPair> ParseSides(const Json& object) {
     return Bad(absl::StrCat("is no pair of preferences; ", kPairForms));
   }
   if (prompt.is_null()) {  // what both begin with
-    const auto shared = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
+    const auto shared =
+        std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
     prompt = Json(Json::value_t::array);
     prompt.insert(prompt.end(), chosen.begin(), shared.first);
     chosen.erase(chosen.begin(), shared.first);

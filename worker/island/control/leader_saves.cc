@@ -272,10 +272,10 @@ absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from)
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
       ATOLL_ASSIGN_OR_RETURN(const std::vector<double> references,
                              FindReferences({.ranges = step->ranges}));
-      ATOLL_RETURN_IF_ERROR(Together({.body = StepCall{++number_, step->ranges, step->learning_rate,
-                                                       /*trace=*/false, step->norm_limit,
-                                                       references}})
-                                .status());
+      ATOLL_RETURN_IF_ERROR(
+          Together({.body = StepCall{++number_, step->ranges, step->learning_rate,
+                                     /*trace=*/false, step->norm_limit, references}})
+              .status());
       replayed.optimizer_step = step->optimizer_step;
       continue;
     }

@@ -309,15 +309,14 @@ absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
   state_.BeginStep();
   state_.log().Begin(step);
   if (step.trace) transport_.log().Record(step.number);
-  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome,
-                         engine->Step({.number = step.number,
-                                       .sequences = Sequences(ranges),
-                                       .learning_rate = step.learning_rate,
-                                       .trace = step.trace,
-                                       .masked_tokens = masked,
-                                       .norm_limit = step.norm_limit,
-                                       .references = step.references},
-                                      read));
+  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome, engine->Step({.number = step.number,
+                                                            .sequences = Sequences(ranges),
+                                                            .learning_rate = step.learning_rate,
+                                                            .trace = step.trace,
+                                                            .masked_tokens = masked,
+                                                            .norm_limit = step.norm_limit,
+                                                            .references = step.references},
+                                                           read));
   const auto loss = outcome.skipped ? std::nullopt : std::optional(outcome.loss.nats);
   state_.log().Taken(step.number, engine->optimizer_steps(), outcome.skipped, loss);
   state_.RecordOutcome(job->digest, &outcome);
@@ -391,11 +390,10 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const ReferenceCall& call) {
     });
   };
   Begin(call.number);
-  ATOLL_ASSIGN_OR_RETURN(
-      const std::vector<double> found, state_.OnEngine([&](Engine& engine) {
-        return engine.FindReferences(
-            {.number = call.number, .sequences = Sequences(call.ranges)}, read);
-      }));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<double> found, state_.OnEngine([&](Engine& engine) {
+    return engine.FindReferences({.number = call.number, .sequences = Sequences(call.ranges)},
+                                 read);
+  }));
   job->SetReferences(call, found);
   return GroupReply();
 }
