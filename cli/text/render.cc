@@ -315,13 +315,13 @@ std::string JobText(const v1::Job& job, int decisions) {
                     " sequences, as not finite or unlike the others; atoll logs names them\n");
   }
   if (s.validation_accuracy() > 0) {
-    absl::StrAppend(&out, "  top-1 accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
+    absl::StrAppend(&out, "  accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
   }
   for (const v1::ValidationLoss& set : s.validation_sets()) {
     absl::StrAppend(&out, "  validation of ", set.name(), ": ", Loss(set.loss()), " at version ",
                     VersionText(set.version()),
                     set.accuracy() > 0
-                        ? absl::StrCat(", top-1 accuracy ", Fixed(100 * set.accuracy(), 2), "%")
+                        ? absl::StrCat(", accuracy ", Fixed(100 * set.accuracy(), 2), "%")
                         : "",
                     "\n");
   }

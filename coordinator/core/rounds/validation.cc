@@ -124,7 +124,7 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
       "version ", loss.version, ": validation loss ", loss.name.empty() ? "" : "of ", loss.name,
       loss.name.empty() ? "" : " ", loss.loss,
       of_images ? " nats an image over " : " nats a token over ", loss.tokens, " ", TokenUnit(job),
-      loss.accuracy > 0 ? absl::StrCat(", top-1 accuracy ", 100 * loss.accuracy, "%") : "");
+      loss.accuracy > 0 ? absl::StrCat(", accuracy ", 100 * loss.accuracy, "%") : "");
 }
 
 bool IsBeingValidated(const State& s, const Job& job) {
