@@ -318,12 +318,11 @@ std::string JobText(const v1::Job& job, int decisions) {
     absl::StrAppend(&out, "  accuracy: ", Fixed(100 * s.validation_accuracy(), 2), "%\n");
   }
   for (const v1::ValidationLoss& set : s.validation_sets()) {
-    absl::StrAppend(&out, "  validation of ", set.name(), ": ", Loss(set.loss()), " at version ",
-                    VersionText(set.version()),
-                    set.accuracy() > 0
-                        ? absl::StrCat(", accuracy ", Fixed(100 * set.accuracy(), 2), "%")
-                        : "",
-                    "\n");
+    absl::StrAppend(
+        &out, "  validation of ", set.name(), ": ", Loss(set.loss()), " at version ",
+        VersionText(set.version()),
+        set.accuracy() > 0 ? absl::StrCat(", accuracy ", Fixed(100 * set.accuracy(), 2), "%") : "",
+        "\n");
   }
   for (const v1::TaskScore& score : s.scores()) {
     absl::StrAppend(&out, "  task ", ScoreText(score), "\n");

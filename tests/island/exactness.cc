@@ -19,12 +19,13 @@ constexpr int32_t kPad = 7;
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 const Reference& GetReference(Kind kind, const Variation& variation) {
-  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents,
+  static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents, double,
                              std::vector<std::string>>,
                   Reference>
       all;
   const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
-                       variation.optimizer, variation.documents, variation.adapter.targets);
+                       variation.optimizer, variation.documents, variation.dpo.label_smoothing,
+                       variation.adapter.targets);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = MakeJob(kind, variation.blocks);
