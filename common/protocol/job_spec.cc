@@ -343,6 +343,7 @@ absl::Status ValidateOuter(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.learning_rate", o.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(InRange("outer.momentum", o.momentum, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("outer.clip_norm", o.clip_norm, 0, kInfinity));
+  ATOLL_RETURN_IF_ERROR(InRange("outer.max_share", o.max_share, 0.01, 1.0000001));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(InRange("outer.grace_seconds", o.grace_seconds, 0, 86400));
   if (o.adaptive_grace && (o.overlap != Overlap::kCarry || o.wait_for_all)) {

@@ -91,7 +91,8 @@ const std::vector<OuterOptimizerInfo>& OuterOptimizers() {
 }
 
 const std::vector<std::string>& OuterMerges() {
-  static const auto& names = *new std::vector<std::string>{"mean", "radial"};
+  static const auto& names =
+      *new std::vector<std::string>{"mean", "radial", "geometric_median", "trimmed_norms"};
   return names;
 }
 
@@ -114,6 +115,8 @@ const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec) {
 }
 
 bool HasSinglePushRounds(const OuterSpec& spec) { return GetOuterOptimizer(spec).single_pushes; }
+
+bool MergesByLayer(const OuterSpec& spec) { return spec.merge == "radial"; }
 
 int64_t ServerBytesPerElement(const JobSpec& spec) {
   auto bytes = static_cast<int64_t>(sizeof(float) * (1 + ListServerSlots(spec).size()));
@@ -168,6 +171,18 @@ absl::Status ValidateOuterChoice(const OuterSpec& spec) {
   if (std::count(OuterMerges().begin(), OuterMerges().end(), spec.merge) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "outer.merge = \"", spec.merge, "\": must be one of ", absl::StrJoin(OuterMerges(), ", ")));
+  }
+  const bool is_robust = spec.merge != "mean" && !MergesByLayer(spec);
+  if (optimizer->single_pushes && (is_robust || spec.max_share < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "outer.optimizer = \"", spec.optimizer,
+        "\": each push makes a round, so there is nothing to "
+        "compare it with; set another one, or outer.merge = \"mean\" and outer.max_share = 1"));
+  }
+  if (spec.max_share < 1 && MergesByLayer(spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outer.max_share = ", spec.max_share, ": must be 1 with outer.merge = \"",
+                     spec.merge, "\", which weighs by what islands say of their speed, too"));
   }
   if (optimizer->single_pushes && spec.wait_for_all) {
     return absl::InvalidArgumentError(

@@ -50,6 +50,8 @@ OuterChoice WithDefaults(OuterChoice choice);
 // REQUIRES, of all below: ValidateOuterChoice(spec).
 const OuterOptimizerInfo& GetOuterOptimizer(const OuterSpec& spec);
 bool HasSinglePushRounds(const OuterSpec& spec);
+// Returns whether the merge has coefficients of its own for each layer.
+bool MergesByLayer(const OuterSpec& spec);
 // Lists the slots that a server keeps beside each parameter: the optimizer's slots, kAverageSlot,
 // kRatioSlot and kSecondSlot where moments are averaged, and last, where pulls are quantised,
 // kServedSlot, or in the job of a site's servers kBaseSlot and kContributedSlot.

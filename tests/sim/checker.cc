@@ -235,14 +235,20 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
   for (const DecisionParticipant& p : decision.participants) {
     if (p.accepted) tokens += p.tokens;
   }
+  const bool by_tokens =
+      spec_.outer.max_share == 1 && (spec_.outer.merge == "mean" || MergesByLayer(spec_.outer));
+  double weights = 0;
   LayerValues sum;
   for (const DecisionParticipant& p : decision.participants) {
     if (!p.accepted) continue;
+    weights += p.weight;
     terms.push_back({p.contribution, p.weight});
     if (decision.version == 0) continue;
     const double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
-    if (p.clip < 0 || p.clip > 1 ||
-        std::abs(p.weight - share * p.clip * decision.clip_scale) > 1e-9) {
+    // Robust merges move shares between islands, within the round.
+    const double most = by_tokens ? share : 1;
+    if (p.clip < 0 || p.clip > 1 || p.weight > most * p.clip * decision.clip_scale + 1e-9 ||
+        (by_tokens && p.weight < share * p.clip * decision.clip_scale - 1e-9) || !(p.weight > 0)) {
       Fail(absl::StrCat(Describe(p.contribution), " weighs ", p.weight, " for a share of ", share));
     }
     const LayerValues& delta = captured_.at(p.contribution).delta;
@@ -259,6 +265,7 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
       }
     }
   }
+  if (weights > 1 + 1e-9) Fail(absl::StrCat("round ", decision.round, " weighs ", weights));
   double square = 0;
   for (const std::vector<float>& layer : sum) {
     for (const float x : layer) square += static_cast<double>(x) * x;

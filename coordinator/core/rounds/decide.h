@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "common/ids.h"
@@ -19,6 +20,7 @@ struct RoundCandidate {
   double learning_rate_sum = 1;  // see penalty.h
   int64_t masked_tokens = 0;     // of `tokens`, that the loss did not count
   int64_t statistics = 0;        // the place of its statistics, as in JudgedPush
+  std::string site = {};         // whose weight outer.max_share limits
 };
 
 struct RoundVerdict {

@@ -118,7 +118,7 @@ MergedRound MergeRound(const MergeInput& input) {
   }
   ATOLL_CHECK(weights > 0);
   round.health.staleness /= weights;
-  const bool by_mean = input.outer.merge == "mean";
+  const bool by_mean = !MergesByLayer(input.outer);
   const Coefficients reference = ReferenceAlone(k);
   std::vector<double> total(n * n, 0);
   double square = 0, along_reference = 0, reference_square = 0;

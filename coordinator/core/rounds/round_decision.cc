@@ -12,6 +12,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/decide.h"
 #include "coordinator/core/rounds/merge.h"
+#include "coordinator/core/rounds/robust_weights.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/round_steps.h"
 #include "coordinator/core/rounds/site_exchange.h"
@@ -296,9 +297,10 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   }
   const int64_t fragment = FragmentFromVersion(collecting.version, job.spec().outer.fragments);
   for (const DecisionParticipant& p : decision.participants) {
-    const int64_t masked = rounds.contributions.at(p.contribution).masked_tokens;
-    candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, p, tokens), masked,
-                          StatisticsIndex(job, fragment, p.inner_steps)});
+    const ContributionRecord& record = rounds.contributions.at(p.contribution);
+    candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, p, tokens),
+                          record.masked_tokens, StatisticsIndex(job, fragment, p.inner_steps),
+                          record.site});
   }
   return candidates;
 }
@@ -352,8 +354,8 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   const std::vector<LayerGram> layers = SumGrams(collecting);
   decision.gram = WholeGram(layers, candidates.size());
   const OuterSpec& outer = job.spec().outer;
-  const RoundDecision result =
-      Decide(candidates, decision.gram, outer.reject_outliers, rounds.penalties);
+  RoundDecision result = Decide(candidates, decision.gram, outer.reject_outliers, rounds.penalties);
+  if (!result.is_void) WeighRobustly(outer, candidates, decision.gram, result);
   for (double& value : decision.gram) value = Storable(value);
   MergedRound merged;
   merged.weights.resize(candidates.size(), 0);

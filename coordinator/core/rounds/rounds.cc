@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/round_limit.h"
+#include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/round_steps.h"
@@ -162,7 +163,7 @@ std::string WhyClose(const State& s, const Job& job, const Rounds& rounds) {
 
 size_t MostContributions(const OuterSpec& outer) {
   if (HasSinglePushRounds(outer)) return 1;
-  return outer.merge == "mean" ? kMaxContributions : kMaxContributionsByLayer;
+  return MergesByLayer(outer) ? kMaxContributionsByLayer : kMaxContributions;
 }
 
 // Selects the complete contributions whose fragment the next round concerns.
@@ -327,6 +328,8 @@ void OnPushRequest(State& s, Worker& worker, const PushRequest& message) {
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
+  const std::string& site = GetWorkerSite(worker);
+  rounds.EditContribution(id).site = site.empty() ? worker.record.name : site;
   NotePush(s, job, id.island);
   Grant(s, job, rounds, worker, id);
 }

@@ -64,6 +64,7 @@ bool Contribute(State& s, Job& job, Job& above, Version version) {
           absl::StrCat("job ", above.id(), " refuses the contribution: ", status.message()));
     return false;
   }
+  above.rounds.EditContribution(request.contribution).site = job.record.site->site;
   s.Touch(above);
   SiteJob& site = *job.EditRecord().site;
   site.contribution = request.contribution;

@@ -58,6 +58,7 @@ JobSpec MakeSiteSpec(const Job& above, const std::string& site) {
   outer.learning_rate = outer.site.learning_rate;
   outer.momentum = outer.site.momentum;
   outer.merge = "mean";
+  outer.max_share = 1;
   outer.contributes_to = above.id();
   outer.pull_encoding = Encoding::kFloat32;
   outer.shard_copies = 1;
