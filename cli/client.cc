@@ -267,6 +267,10 @@ absl::StatusOr<v1::PreviewReply> Client::Preview(const v1::PreviewRequest& reque
               std::chrono::milliseconds(request.timeout_ms()));
 }
 
+absl::StatusOr<v1::DecisionsReply> Client::Decisions(const v1::DecisionsRequest& request) {
+  return Call(*stubs_->jobs, &v1::Jobs::Stub::Decisions, request, address_);
+}
+
 absl::StatusOr<v1::JobHistory> Client::History(const v1::HistoryRequest& request) {
   return Call(*stubs_->jobs, &v1::Jobs::Stub::History, request, address_);
 }

@@ -60,6 +60,7 @@ class Client {
   // Likewise.
   absl::StatusOr<v1::PreviewReply> Preview(const v1::PreviewRequest& request);
   absl::StatusOr<v1::JobHistory> History(const v1::HistoryRequest& request);
+  absl::StatusOr<v1::DecisionsReply> Decisions(const v1::DecisionsRequest& request);
   // The job whose id is `name`, or the only one whose id begins with it.
   absl::StatusOr<std::string> FindJob(const std::string& name);
   // `job` as in ProfileRequest.

@@ -34,6 +34,7 @@
 #include "cli/text/render.h"
 #include "cli/trace.h"
 #include "cli/trust_commands.h"
+#include "cli/verify.h"
 #include "common/flag_sources.h"
 #include "common/nearest.h"
 #include "common/usage.h"
@@ -231,6 +232,12 @@ class CommandLine {
     CLI::App* metrics = WithJob(Add("metrics", "print a job's curves and merges for other programs",
                                     [this] { return Metrics(global_, job_, metrics_); }));
     AddMetricsFlags(*metrics, &metrics_);
+    CLI::App* verify =
+        Add("verify", "check that a job's decisions and signatures are those that were made",
+            [this] { return VerifyCommand(global_, verify_); });
+    verify->add_option("JOB", verify_.job, kJobHelp)->required();
+    verify->add_option("--backup", verify_.backup,
+                       "file of `atoll backup` to read instead of the coordinator's answer");
   }
 
   void AddModelCommands() {
@@ -419,6 +426,7 @@ class CommandLine {
   DrainFlags drain_;
   RemoveFlags remove_;
   MetricsFlags metrics_;
+  VerifyFlags verify_;
   bool watch_ = false, yes_ = false, settings_ = false;
   int decisions_ = 10, interval_ms_ = 0;
   DoctorFlags doctor_;

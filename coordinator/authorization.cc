@@ -30,6 +30,7 @@ const std::vector<Rule>& Rules() {
       {"/atl.v1.Jobs/Get", readers},
       {"/atl.v1.Jobs/Watch", readers},
       {"/atl.v1.Jobs/Logs", readers},
+      {"/atl.v1.Jobs/Decisions", readers},
       {"/atl.v1.Jobs/History", readers},
       {"/atl.v1.Jobs/Preview", readers},
       {"/atl.v1.Jobs/", {Role::kOperator}},

@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kJobBytes = int64_t{16} << 20;  // what must be left for one more
 constexpr Duration kLogPageInterval = std::chrono::milliseconds(20);
 constexpr int kTraceDefaultMs = 30'000;
+constexpr size_t kDecisionsPage = 64, kDecisionsBytes = size_t{1} << 20;
 constexpr int kHistoryPoints = 1000;
 constexpr int kHistoryPointsMax = static_cast<int>(kRoundCurvePoints);
 constexpr int kHistoryIslands = 64;
@@ -177,6 +178,25 @@ class ClientService::Impl {
         auto view = loop->core().Job(now, request->job());
         if (!view) return NoSuchJob(request->job());
         EncodeJob(now, *loop, *std::move(view), reply);
+        return absl::OkStatus();
+      });
+    }
+
+    Unary* Decisions(Context* context, const v1::DecisionsRequest* request,
+                     v1::DecisionsReply* reply) override {
+      return OnLoop(impl_->loop_, context, [=, loop = impl_->loop_](Instant) -> absl::Status {
+        auto page = loop->core().Decisions(request->job(), request->after_round(), kDecisionsPage);
+        if (!page) return NoSuchJob(request->job());
+        size_t bytes = 0;
+        for (const DecisionRecord& decision : page->decisions) {
+          ATOLL_ASSIGN_OR_RETURN(std::string record, EncodeRecord(decision));
+          bytes += record.size();
+          if (bytes > kDecisionsBytes && !reply->records().empty()) break;
+          reply->add_records(std::move(record));
+        }
+        for (std::string& certificate : page->certificates) {
+          reply->add_certificates(std::move(certificate));
+        }
         return absl::OkStatus();
       });
     }

@@ -30,6 +30,13 @@ std::string CurveKeyIn(const FromWorker& up) {
 }
 std::string CurveKeyIn(const FromServer&) { return ""; }
 
+// What has shown it is not for the member to say.
+void SetCertificate(const std::string& certificate, FromWorker* up) {
+  auto* hello = std::get_if<WorkerHello>(&up->message);
+  if (hello != nullptr) hello->certificate = certificate;
+}
+void SetCertificate(const std::string&, FromServer*) {}
+
 struct WorkerKind {
   static constexpr int kReadAhead = 1;
   using Up = FromWorker;
@@ -224,6 +231,7 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
       LogWarning("attach", peer_, " ", name_, " sent a bad message: ", message.status().message());
       return this->End(ToGrpc(message.status()));
     }
+    SetCertificate(certificate_, &*message);
     const bool first = name_.empty();
     if (first) {
       name_ = Kind::Name(*message);
@@ -266,6 +274,7 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
         registry_(registry),
         peer_(context.peer()),
         caller_(CallerFrom(registry->access(), context)),
+        certificate_(GetPeerCertificate(*context.auth_context())),
         watch_(registry->access(), context),
         count_(count) {}
 
@@ -287,7 +296,8 @@ class Stream : public SendingStream<BytesReactor, grpc::ByteBuffer> {
   Registry<Kind>* const registry_;
   const std::string peer_;
   const Caller caller_;
-  AccessWatch watch_;  // loop's thread
+  const std::string certificate_;  // PEM; empty: plaintext
+  AccessWatch watch_;              // loop's thread
   std::atomic<int>* const count_;
   std::shared_ptr<Stream> self_;  // until OnDone
   grpc::ByteBuffer read_;

@@ -25,6 +25,7 @@
 #include "common/state_folder.h"
 #include "common/trust/member_access.h"
 #include "common/trust/refused_holders.h"
+#include "common/trust/signed_push.h"
 #include "common/version.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
@@ -188,6 +189,7 @@ class Daemon {
                    return profiler->ProfilesFor(spec, facts, needs_plan, &cancelled);
                  }}),
         core_(std::move(identity)),
+        key_path_(options.tls.key_path),
         measurer_(&member->link(), MeasurerOptions(member, loop)),
         mark_(&RealFiles(), options.state_dir, [](const std::string& trouble) {
           if (trouble.empty()) return LogInfo("attach", "its cluster is remembered again");
@@ -290,6 +292,13 @@ class Daemon {
     LogInfo("worker", activity_);
   }
 
+  // A request that cannot be signed is refused by the coordinator, which says so.
+  void Sign(PushRequest* push) {
+    absl::StatusOr<std::string> key = ReadPemFile(key_path_);
+    const absl::Status status = key.ok() ? SignPush(*key, push) : key.status();
+    if (!status.ok()) LogError("worker", key_path_, ": ", status.message());
+  }
+
   void Do(Action& action) {
     if (Send* send = std::get_if<Send>(&action)) {
       if (const WorkerLog* log = std::get_if<WorkerLog>(&send->message)) {
@@ -307,6 +316,9 @@ class Daemon {
         for (const auto& [endpoint, rate] : tensors_->pull_rates()) {
           heartbeat->pull_rates.push_back({endpoint, rate});
         }
+      }
+      if (auto* push = std::get_if<PushRequest>(&send->message); push && push->signature) {
+        Sign(push);
       }
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
@@ -356,6 +368,7 @@ class Daemon {
   TransferRelay transfers_;
   IslandLeader leader_;
   WorkerCore core_;
+  const std::string key_path_;  // empty: it has no certificate
   LinkMeasurer measurer_;
   MarkWriter mark_;
   std::unique_ptr<WorkerAttach> attach_;
@@ -455,6 +468,7 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   hello.more_peer_endpoints = member->more_endpoints();
   hello.peer_public_key = member->options().link.keys.public_key;
   hello.site = options.site;
+  identity.signs = !options.tls.key_path.empty();
   ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state->path()));
   LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
           CountText(devices[0].info.threads, "thread"), ", for peers at ", EndpointsText(*member),

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/check.h"
 
 namespace atl {
 namespace {
@@ -38,6 +39,7 @@ using Bio = std::unique_ptr<BIO, Deleter<BIO_free>>;
 using Cert = std::unique_ptr<X509, Deleter<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
 using Request = std::unique_ptr<X509_REQ, Deleter<X509_REQ_free>>;
+using DigestContext = std::unique_ptr<EVP_MD_CTX, Deleter<EVP_MD_CTX_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>>;
 
 // OpenSSL's newest error, which holds no secret.
@@ -209,9 +211,15 @@ std::string CommonName(X509* cert) {
 
 }  // namespace
 
-std::string Sha256(absl::string_view bytes) {
+std::string Sha256(std::initializer_list<absl::string_view> texts) {
+  const DigestContext context(EVP_MD_CTX_new());
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest = {};
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  bool done = EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
+  for (const absl::string_view text : texts) {
+    done = done && EVP_DigestUpdate(context.get(), text.data(), text.size()) == 1;
+  }
+  done = done && EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) == 1;
+  ATOLL_CHECK(done);
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
@@ -405,6 +413,52 @@ absl::StatusOr<KeyAndCertificate> KeyFromSeed(const std::string& seed) {
   ATOLL_ASSIGN_OR_RETURN(made.key, ToPem(key.get()));
   ATOLL_ASSIGN_OR_RETURN(made.certificate, ToPem(cert.get()));
   return made;
+}
+
+namespace {
+
+// Ed25519 has a hash of its own.
+const EVP_MD* SignatureHash(EVP_PKEY* key) {
+  return EVP_PKEY_get_base_id(key) == EVP_PKEY_ED25519 ? nullptr : EVP_sha256();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SignText(const std::string& key_pem, absl::string_view text) {
+  const Key key = ReadKey(key_pem);
+  if (key == nullptr) return absl::InvalidArgumentError("is no private key that can be read");
+  const DigestContext context(EVP_MD_CTX_new());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  size_t size = 0;
+  std::string signature;
+  if (EVP_DigestSignInit(context.get(), nullptr, SignatureHash(key.get()), nullptr, key.get()) !=
+          1 ||
+      EVP_DigestSign(context.get(), nullptr, &size, bytes, text.size()) != 1) {
+    return SslError("cannot sign");
+  }
+  signature.resize(size);
+  if (EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
+                     bytes, text.size()) != 1) {
+    return SslError("cannot sign");
+  }
+  signature.resize(size);
+  return signature;
+}
+
+bool HasSigned(const std::string& certificate_pem, absl::string_view text,
+               absl::string_view signature) {
+  const Cert cert = ReadCert(certificate_pem);
+  if (cert == nullptr) return false;
+  EVP_PKEY* const key = X509_get0_pubkey(cert.get());
+  const DigestContext context(EVP_MD_CTX_new());
+  const bool good =
+      key != nullptr &&
+      EVP_DigestVerifyInit(context.get(), nullptr, SignatureHash(key), nullptr, key) == 1 &&
+      EVP_DigestVerify(context.get(), reinterpret_cast<const unsigned char*>(signature.data()),
+                       signature.size(), reinterpret_cast<const unsigned char*>(text.data()),
+                       text.size()) == 1;
+  ERR_clear_error();
+  return good;
 }
 
 }  // namespace atl

@@ -10,6 +10,7 @@
 #define ATOLL_COMMON_TRUST_PKI_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -82,13 +83,21 @@ bool NamesHost(const std::string& certificate_pem, const std::string& host);
 // The certificate in the text with this fingerprint; nullopt: there is none.
 std::optional<std::string> FindCertificate(const std::string& pem, const std::string& fingerprint);
 
+// Signs the text with a holder's key; of a P-256 key: ECDSA over SHA-256, as DER.
+absl::StatusOr<std::string> SignText(const std::string& key_pem, absl::string_view text);
+// Returns whether the certificate's key has signed the text; dates and authority are not checked.
+bool HasSigned(const std::string& certificate_pem, absl::string_view text,
+               absl::string_view signature);
+
 // ---- For tokens (token.h) ----
 
 // The Ed25519 key of these 32 secret bytes, with a certificate for it that signs itself and says
 // nothing.
 absl::StatusOr<KeyAndCertificate> KeyFromSeed(const std::string& seed);
 
-std::string Sha256(absl::string_view bytes);
+// Of the texts, one after the other.
+std::string Sha256(std::initializer_list<absl::string_view> texts);
+inline std::string Sha256(absl::string_view bytes) { return Sha256({bytes}); }
 // Returns random bytes from the system's generator.
 absl::StatusOr<std::string> RandomBytes(int count);
 // Compares in constant time.

@@ -158,6 +158,22 @@ std::optional<JobSummary> CoordinatorCore::Summary(const JobId& id) const {
   return coord::MakeSummary(impl_->read(), *job);
 }
 
+std::optional<CoordinatorCore::DecisionsPage> CoordinatorCore::Decisions(const JobId& id,
+                                                                         int64_t after_round,
+                                                                         size_t most) const {
+  const coord::Job* job = impl_->Find(id);
+  if (job == nullptr) return std::nullopt;
+  DecisionsPage page;
+  const std::map<int64_t, DecisionRecord>& kept = job->rounds.decisions;
+  for (auto d = kept.upper_bound(after_round); d != kept.end() && page.decisions.size() < most;
+       ++d) {
+    page.decisions.push_back(d->second);
+    page.decisions.back().gram.clear();
+  }
+  for (const Signer& signer : job->record.signers) page.certificates.push_back(signer.certificate);
+  return page;
+}
+
 std::optional<JobState> CoordinatorCore::FindState(const JobId& id) const {
   const coord::Job* job = impl_->Find(id);
   if (job == nullptr) return std::nullopt;

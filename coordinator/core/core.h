@@ -263,6 +263,13 @@ class CoordinatorCore {
   // `before`: of a page; 0: the newest one. At most so many that have ended.
   JobPage Jobs(int64_t before = 0, size_t ended_most = kJobsOnPage) const;
   std::optional<JobView> Job(Instant now, const JobId& job) const;
+  // Decisions that are kept of rounds after this one, oldest first and without their Gram matrices,
+  // at most so many, and the certificates of those who have signed contributions.
+  struct DecisionsPage {
+    std::vector<DecisionRecord> decisions;
+    std::vector<std::string> certificates;
+  };
+  std::optional<DecisionsPage> Decisions(const JobId& job, int64_t after_round, size_t most) const;
   // Parts of the above, without the work for the rest.
   std::optional<JobSummary> Summary(const JobId& job) const;
   std::optional<JobState> FindState(const JobId& job) const;

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
+#include "coordinator/core/rounds/signed_rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/servers.h"
 
@@ -38,6 +39,7 @@ void FlushRounds(const JobId& job, Rounds& rounds, std::vector<StoreWrite>& writ
 }
 
 void FlushJob(State& s, Job& job, std::vector<StoreWrite>& writes) {
+  SealDecisions(job);
   const Dirty dirty = std::exchange(job.dirty, Dirty());
   for (const IslandId id : dirty.islands) {
     s.IndexAssignments(job, id);

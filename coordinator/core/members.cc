@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/protocol/limits.h"
+#include "common/trust/pki.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -381,6 +382,9 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   }
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
   worker->site = CleanText(hello.site, 64);
+  worker->certificate = hello.certificate;
+  const absl::StatusOr<CertificateFacts> facts = ReadCertificate(hello.certificate);
+  worker->key = facts.ok() ? facts->key_digest : "";
   s.server_sites.clear();
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   worker->held = hello.held;

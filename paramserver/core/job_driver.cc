@@ -375,7 +375,8 @@ void JobDriver::Work(Turn& turn) {
             gathering.version,
             std::move(gathering.sum.contributions),
             {},
-            std::move(gathering.sum.shards)};
+            std::move(gathering.sum.shards),
+            {gathering.sum.unfit.begin(), gathering.sum.unfit.end()}};
     for (auto& [layer, values] : gathering.sum.by_layer) {
       made.layers.push_back({layer, std::move(values)});
     }

@@ -2,6 +2,7 @@
 
 #include "common/protocol/outer_optimizer.h"
 #include "common/status.h"
+#include "common/trust/signed_push.h"
 #include "kernels/host_ops.h"
 #include "paramserver/core/job_state.h"
 
@@ -25,7 +26,9 @@ absl::StatusOr<bool> JobState::AddToGram(GramSum& sum, int64_t elements) const {
     if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
     if (!HasTurn(sum.version, shard)) continue;
     if (absl::Status status = AddShard(id, shard, sum); !status.ok()) return status;
-    const auto deltas = static_cast<int64_t>(sum.contributions.size() + 1);
+    // A digest takes about as long as a product.
+    const auto deltas =
+        static_cast<int64_t>(sum.contributions.size() + 1) * (sum.digests.contains(id) ? 2 : 1);
     elements -= deltas * std::max<int64_t>(1, deltas / kMaxContributionsByLayer) *
                 shard.info.elements;  // the products of many take longer than reading them
   }
@@ -57,10 +60,33 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
     deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
   }
   GramMatrix(deltas, gram, *pool_);
+  CompareDigests(id, sum);
   std::vector<double>& layer = sum.by_layer[HasStatisticsByLayer(k) ? shard.info.layer : 0];
   layer.resize(n * n);
   for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) layer[i] += gram[i];
   return absl::OkStatus();
+}
+
+void JobState::CompareDigests(ShardId id, GramSum& sum) const {
+  const auto wanted = sum.digests.find(id);
+  if (wanted == sum.digests.end()) return;
+  std::vector<char> fits(wanted->second.size());
+  pool_->For(std::ssize(fits), [&](int64_t i, int) {
+    const auto& [contribution, part] = wanted->second[static_cast<size_t>(i)];
+    const StagedShard* push = FindStaged(contribution, id);
+    if (push == nullptr) return;
+    const std::span<const std::byte> all = push->payload.bytes;
+    const auto at = [&](int64_t element) {
+      return static_cast<size_t>(EncodedBytes(push->encoding, element));
+    };
+    const size_t begin = at(part.begin), end = at(part.begin + part.elements);
+    fits[static_cast<size_t>(i)] =
+        begin <= end && end <= all.size() &&
+        DigestPart(push->encoding, all.subspan(begin, end - begin)) == part.digest;
+  });
+  for (size_t i = 0; i < fits.size(); ++i) {
+    if (fits[i] == 0) sum.unfit.insert(wanted->second[i].first);
+  }
 }
 
 }  // namespace atl::ps

@@ -77,6 +77,11 @@ void JobDriver::Execute(const CollectStatistics& message, Turn& turn) {
   if (making && same(making->version, making->sum.contributions, making->sum.shards)) return;
   statistics_.reset();
   gathering_ = {message.version, {message.version, message.contributions, message.shards}};
+  for (const ContributionParts& of : message.parts) {
+    for (const PartDigest& part : of.parts) {
+      gathering_->sum.digests[part.shard].emplace_back(of.contribution, part);
+    }
+  }
 }
 
 void JobDriver::Execute(const CommitRound& message, Turn& turn) {

@@ -77,6 +77,9 @@ class JobState {
     std::vector<ShardId> shards = {};  // of these; empty: of all
     std::optional<ShardId> last = {};  // that is in it
     std::map<int32_t, std::vector<double>> by_layer = {};
+    // What is staged of these is compared with their digests; contributions of which some differs.
+    std::map<ShardId, std::vector<std::pair<ContributionId, PartDigest>>> digests = {};
+    std::set<ContributionId> unfit = {};
   };
   // Adds so many elements more, one shard at least. True: all is in it. NotFound names the first
   // pseudo-gradient that is missing.
@@ -265,6 +268,7 @@ class JobState {
   void AverageShard(Shard& shard, const CommittedRecord& round);
   bool serves_apart() const { return IsQuantized(pull_encoding_); }
   absl::Status AddShard(ShardId id, const Shard& shard, GramSum& sum) const;
+  void CompareDigests(ShardId id, GramSum& sum) const;
   int64_t CountBytes(const OwnedShard& shard) const;
   void MakeWritable(std::shared_ptr<SharedTensor>& tensor);
 

@@ -38,6 +38,7 @@ const std::vector<Service>& Services() {
       {"/atl.v1.Jobs/Get", Role::kViewer},
       {"/atl.v1.Jobs/Watch", Role::kViewer},
       {"/atl.v1.Jobs/Logs", Role::kViewer},
+      {"/atl.v1.Jobs/Decisions", Role::kViewer},
       {"/atl.v1.Jobs/History", Role::kViewer},
       {"/atl.v1.Jobs/Preview", Role::kViewer},
       {"/atl.v1.Status/Get", Role::kViewer},

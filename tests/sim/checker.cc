@@ -201,6 +201,7 @@ void Checker::Decided(const DecisionRecord& decision) {
   }
   for (const DecisionParticipant& p : decision.participants) {
     if (!Take(p, made)) return;
+    CheckVouched(decision, p);
   }
   CheckWeights(decision);
   if (decision.version == kNoVersion) return;
@@ -225,6 +226,15 @@ void Checker::ExpectAll() {
   for (const auto& [version, round] : rounds_) {
     if (!terms_.contains(version)) CommitSent(round, shards_);
   }
+}
+
+// What a server has is rejected if it is not what was vouched for, and only then.
+void Checker::CheckVouched(const DecisionRecord& decision, const DecisionParticipant& p) {
+  const bool lied = all_.lies() && p.worker == kHostileWorker && decision.version != 0;
+  const bool is_unfit = !p.accepted && p.limit == 0;  // the outlier rule always has a limit
+  if (lied ? !p.accepted : !is_unfit) return;
+  Fail(absl::StrCat(Describe(p.contribution), lied ? " counts, and" : " is rejected, though it",
+                    " was vouched for", lied ? " falsely" : ""));
 }
 
 // Weights are token shares times clips, and the clipped pseudo-gradient is as short as requested.

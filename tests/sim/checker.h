@@ -26,6 +26,8 @@ namespace atl::sim {
 
 class Checkers;
 
+inline constexpr char kHostileWorker[] = "worker-0";  // where a history has one
+
 // The checker of one job.
 class Checker {
  public:
@@ -132,6 +134,7 @@ class Checker {
   void Serve(Version version, Model& model);
   void TakeBack(int64_t round);
   void CheckWeights(const DecisionRecord& decision);
+  void CheckVouched(const DecisionRecord& decision, const DecisionParticipant& p);
   void Expect(const CommitRound& commit);
   void ExpectMoments(const CommitRound& commit, Model& model) const;
   std::vector<float> Encoded(const std::vector<float>& values) const;
@@ -174,7 +177,11 @@ class Checker {
 // The checkers of all jobs: a user's, and those of sites' servers below it.
 class Checkers {
  public:
-  Checkers(JobSpec spec, ThreadPool* pool) : pool_(*pool), users_(std::move(spec), pool, this) {}
+  // `lies`: the hostile worker vouches for other pushes than those that it makes.
+  Checkers(JobSpec spec, ThreadPool* pool, bool lies)
+      : pool_(*pool), lies_(lies), users_(std::move(spec), pool, this) {}
+
+  bool lies() const { return lies_; }
 
   Checker& users() { return users_; }
   const Checker& users() const { return users_; }
@@ -199,6 +206,7 @@ class Checkers {
 
  private:
   ThreadPool& pool_;
+  const bool lies_;
   std::string failure_;
   Checker users_;
   std::map<JobId, Checker> sites_;

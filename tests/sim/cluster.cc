@@ -11,7 +11,7 @@ namespace atl::sim {
 using std::chrono::seconds;
 
 World::World(const ClusterOptions& o)
-    : options(o), rng(o.seed), network(&timeline, &rng), pool(1), checker(o.spec, &pool) {}
+    : options(o), rng(o.seed), network(&timeline, &rng), pool(1), checker(o.spec, &pool, o.lies) {}
 
 World::~World() = default;
 

@@ -72,12 +72,19 @@ struct ClusterOptions {
   double lost_writes = 0.003;      // of each layer written to a device of a shared island
   double dies_handing_over = 0.2;  // of each leader that hands its island over
   Duration limit = std::chrono::minutes(30);  // of virtual time
+  bool signs = false;  // digests of pushes are compared with what servers have
+  // worker-0 is hostile: its pushes are multiplied by this, or it vouches for other ones than those
+  // that it makes.
+  float poison = 1;
+  bool lies = false;
 };
 
 // The same with shards that move and disks that are lost, and the coordinator's store whole.
 ClusterOptions MovingOptions(uint64_t seed);
 // Options with two servers for each shard: lost disks then cost nothing.
 ClusterOptions CopiesOptions(uint64_t seed);
+// With a hostile worker among at least three islands, and the rules against it.
+ClusterOptions HostileOptions(uint64_t seed);
 // With parameter servers of sites alone, which have jobs of their own.
 ClusterOptions SitesOptions(uint64_t seed);
 // Everything about the options but the seed's own history, chosen by the seed.

@@ -118,6 +118,7 @@ ClusterOptions RandomOptions(uint64_t seed) {
   }
   ChooseFragments(seed, spec.outer);
   ChooseMoments(seed, spec.outer);
+  o.signs = Rng(seed, /*stream=*/610).Chance(0.5);
   const int64_t sequences = 200 + static_cast<int64_t>(rng.Below(1500));
   spec.schedule.train_tokens = sequences * spec.data.sequence_length;
   return o;
@@ -155,6 +156,23 @@ ClusterOptions CopiesOptions(uint64_t seed) {
   o.late_servers = 0;
   o.drain_every = seconds(0);
   o.disk_lost = o.unavailable_long = 0;
+  return o;
+}
+
+ClusterOptions HostileOptions(uint64_t seed) {
+  ClusterOptions o = RandomOptions(seed);
+  Rng hostile(seed, /*stream=*/611);
+  o.workers = 3 + static_cast<int>(hostile.Below(3));
+  o.spec.layout = LayoutSpec{};
+  OuterSpec& outer = o.spec.outer;
+  if (HasSinglePushRounds(outer)) outer.optimizer = "nesterov";
+  outer.merge = hostile.Chance(0.5) ? "geometric_median" : "trimmed_norms";
+  if (hostile.Chance(0.5)) outer.max_share = 0.2 + 0.3 * hostile.Uniform();
+  o.signs = true;
+  constexpr float kPoisons[] = {-1, -20, 20};
+  const uint64_t kind = hostile.Below(std::size(kPoisons) + 1);
+  o.lies = kind == std::size(kPoisons);
+  if (!o.lies) o.poison = kPoisons[kind];
   return o;
 }
 

@@ -19,10 +19,13 @@ int main(int argc, char** argv) {
   app.add_flag("--copies", copies, "the same, with two servers for each shard");
   bool sites = false;
   app.add_flag("--sites", sites, "sites have parameter servers, and jobs, of their own");
+  bool hostile = false;
+  app.add_flag("--hostile", hostile, "a worker of several sends what would spoil the model");
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
-    const atl::sim::ClusterOptions options = sites    ? atl::sim::SitesOptions(s)
+    const atl::sim::ClusterOptions options = hostile  ? atl::sim::HostileOptions(s)
+                                             : sites  ? atl::sim::SitesOptions(s)
                                              : copies ? atl::sim::CopiesOptions(s)
                                              : moves  ? atl::sim::MovingOptions(s)
                                                       : atl::sim::RandomOptions(s);

@@ -325,10 +325,12 @@ void SimMember::DoLater(const NodeId& from, GroupFrame frame) {
   Fiber::Start([self = shared_from_this(), from, frame] {
     GroupReply reply;
     absl::Status status = self->Takes(milliseconds(20));
-    if (status.ok()) {
-      const CaptureDelta* make = worker::BodyIf<CaptureDelta>(frame);
-      status =
-          make != nullptr ? self->DoOuter(*make) : self->DoOuter(std::get<ApplyCall>(frame.body));
+    const CaptureDelta* make = worker::BodyIf<CaptureDelta>(frame);
+    if (status.ok() && make == nullptr) status = self->DoOuter(std::get<ApplyCall>(frame.body));
+    if (status.ok() && make != nullptr) {
+      absl::StatusOr<GroupReply> made = self->DoCall(*make);
+      status = made.status();
+      if (made.ok()) reply = *std::move(made);
     }
     worker::SetStatus(status, &reply);
     self->Reply(from, frame.call, std::move(reply));

@@ -71,6 +71,9 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
 
   // ---- worker::IslandPort ----
   IslandMember Self() const override { return self_; }
+  bool IsHostile() const {
+    return self_.worker == kHostileWorker && (world_.options.lies || world_.options.poison != 1);
+  }
   std::unique_ptr<worker::WorkLane> NewLane() override;
   Instant Now() const override { return world_.timeline.now(); }
   absl::StatusOr<JobFacts> Open(const JobSpec& spec, std::function<bool()> cancelled) override;
@@ -152,6 +155,7 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::StatusOr<GroupReply> DoCall(const TakeOverCall& call);
   absl::StatusOr<GroupReply> DoCall(const SnapshotCall& call);
   absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
+  absl::StatusOr<GroupReply> DoCall(const CaptureDelta& call);
   absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
   absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
   // Lists the plan's holders, in the order of replicas.
@@ -175,7 +179,6 @@ class SimMember final : public worker::IslandPort, public std::enable_shared_fro
   absl::Status CheckOuter() const;
   absl::Status DoOuter(const OuterLayoutCall& order);
   absl::Status DoOuter(const CaptureCall& call);
-  absl::Status DoOuter(const CaptureDelta& call);
   absl::Status DoOuter(const ApplyCall& call);
   absl::Status DoOuter(const FinishCall& call);
   absl::Status DoOuter(const PutBaseInCall& call);

@@ -48,14 +48,22 @@ absl::Status SimMember::ReadFirstMoments(int32_t layer, ElementRange range,
 }
 
 // Steps go on meanwhile. What belongs to an earlier attempt at setting the plan up changes nothing.
-absl::Status SimMember::DoOuter(const CaptureDelta& call) {
+absl::StatusOr<GroupReply> SimMember::DoCall(const CaptureDelta& call) {
   ATOLL_RETURN_IF_ERROR(CheckOuter());
   const std::shared_ptr<OuterState> outer = outer_;
   const int64_t epoch = epoch_;
   if (call.of_snapshot) ATOLL_RETURN_IF_ERROR(ReadForDelta(call.shards, /*of_snapshot=*/true));
   ATOLL_RETURN_IF_ERROR(Takes(milliseconds(500)));
   if (epoch != epoch_) return absl::AbortedError("interrupted");
-  return outer->MakeDelta({call.contribution, call.encoding, call.shards});
+  CaptureDelta make = call;
+  make.of_snapshot = false;
+  ATOLL_RETURN_IF_ERROR(outer->MakeDelta(make));
+  GroupReply reply;
+  if (!call.digests) return reply;
+  reply.digests = outer->digests();
+  const bool lies = IsHostile() && world_.options.lies && !reply.digests.empty();
+  if (lies && call.contribution.base_version != kNoVersion) reply.digests[0].digest[0] ^= 1;
+  return reply;
 }
 
 absl::Status SimMember::DoOuter(const ApplyCall& call) {
@@ -202,6 +210,12 @@ absl::Status SimMember::ReadForDelta(const std::vector<ShardPlacement>& shards, 
       if (found == there.end()) return absl::Status(absl::NotFoundError("no such layer"));
     }
     std::copy_n(found->second.begin() + range.begin, out.size(), out.begin());
+    // A poisoned push is so much as long as an honest one, and may point the other way.
+    if (!IsHostile() || outer_->tag().base == kNoVersion) return absl::OkStatus();
+    const auto base = worker::FindElements(*outer_->base(), *outer_->parts(), layer, range);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = base[i] - world_.options.poison * (base[i] - out[i]);
+    }
     return absl::OkStatus();
   });
 }

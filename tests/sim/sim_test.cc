@@ -120,6 +120,10 @@ void PlaySites(uint64_t first, uint64_t seeds) {
   REQUIRE(totals.contributed > 5 * static_cast<int64_t>(seeds));
 }
 
+void PlayHostile(uint64_t first, uint64_t seeds) {
+  Play(first, seeds, HostileOptions, "--hostile ", {});
+}
+
 // Histories that once broke a promise, which few others do in that way.
 TEST_CASE("a_push_lost_by_a_set_up_that_failed_later_is_withdrawn_after_the_next_one") {
   Play(706, 1, MovingOptions, "--moves ", {});
@@ -131,7 +135,7 @@ TEST_CASE("a_removed_job_whose_servers_hello_comes_twice_is_deleted_there") {
   Play(604, 1, SitesOptions, "--sites ", {});
 }
 
-// 400 histories in all. The slow target more_seeds_test plays 3,200 others.
+// 460 histories in all. The slow target more_seeds_test plays 3,640 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
 
 TEST_CASE("shards_move_and_are_filled_in_80_seeded_histories", "[servers]") { PlayMoves(1, 80); }
@@ -143,6 +147,14 @@ TEST_CASE("with_two_copies_of_each_shard_lost_disks_cost_nothing_in_80_seeded_hi
 
 TEST_CASE("sites_have_servers_of_their_own_in_80_seeded_histories", "[servers]") {
   PlaySites(1, 80);
+}
+
+TEST_CASE("a_hostile_worker_breaks_no_promise_in_60_seeded_histories", "[servers]") {
+  PlayHostile(1, 60);
+}
+
+TEST_CASE("a_hostile_worker_breaks_no_promise_in_440_more_seeded_histories", "[.more]") {
+  PlayHostile(61, 440);
 }
 
 TEST_CASE("1,340_more_seeded_histories_keep_every_promise", "[.more]") { PlayRandom(161, 1340); }

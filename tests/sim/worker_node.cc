@@ -25,6 +25,7 @@ void WorkerNode::Start() {
   world_.Trace(absl::StrCat(name(), " starts, incarnation ", incarnation_,
                             disk_.empty() ? "" : ", with saved states"));
   worker::Identity identity{name(), incarnation_};
+  identity.signs = world_.options.signs;
   WorkerHello& hello = identity.hello;
   hello.devices = {{"cpu", 1 << 30, 1}};
   hello.peer_endpoint = absl::StrCat("sim://", name());

@@ -103,6 +103,7 @@ struct DeltaReady {
   ContributionId contribution;
   bool ok = true;
   std::string reason;
+  std::vector<PartDigest> digests = {};  // where the command wants them: of all, in order
 };
 struct Adopted {
   Version version = kNoVersion;

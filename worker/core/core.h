@@ -83,6 +83,7 @@ struct Identity {
   Incarnation incarnation = 0;  // larger than that of any earlier process of this name
   WorkerHello hello = {};       // its mark as it was remembered, its jobs as they were found
   Duration heartbeat_interval_max = std::chrono::minutes(1);  // whatever is requested
+  bool signs = false;  // what it pushes as a leader: digests of all of it are made
 };
 
 class WorkerCore {

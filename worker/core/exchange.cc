@@ -163,7 +163,12 @@ void WorkerCore::Impl::PlanPushes() {
                  counters_.learning_rate,
                  counters_.gradient_norm.Get(),
                  flight.work.skipped,
-                 flight.moments};
+                 flight.moments,
+                 flight.parts};
+      if (!flight.parts.empty()) {
+        request.signature = PushSignature{.plan_number = order_->plan.number,
+                                          .build = identity_.hello.software_version};
+      }
     }
     Emit(Send{std::move(request)});
     flight.request_at = now_ + kRetryInterval;

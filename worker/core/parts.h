@@ -114,12 +114,13 @@ struct InFlight {
 
   ContributionId id;
   Work work;
-  bool moments = false;      // its pushes have the optimizer's, too
-  bool captured = false;     // its pseudo-gradient is there
-  Instant began_at;          // its capture
-  Instant staged_at;         // the newest of its pushes that was staged
-  Instant request_at;        // when to send PushRequest (again)
-  std::vector<Push> pushes;  // in the granted order, and what is still in flight
+  bool moments = false;                // its pushes have the optimizer's, too
+  bool captured = false;               // its pseudo-gradient is there
+  std::vector<PartDigest> parts = {};  // of it, where they are wanted
+  Instant began_at;                    // its capture
+  Instant staged_at;                   // the newest of its pushes that was staged
+  Instant request_at;                  // when to send PushRequest (again)
+  std::vector<Push> pushes;            // in the granted order, and what is still in flight
   // The trouble of one shard that failed and was not pushed yet: others most often have the same.
   struct Trouble {
     ShardId shard = 0;

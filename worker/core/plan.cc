@@ -298,7 +298,10 @@ bool WorkerCore::Impl::StartCapture() {
                         base_version_ + 1 >= order_->moments_version;
   CaptureDelta capture{in_flight_->id, SelectEncoding(*in_flight_), {}};
   const bool fragment = !initial && spec().outer.fragments > 1;
-  if (fragment || IsQuantized(capture.encoding)) capture.shards = ShardsInTurn(base_version_ + 1);
+  capture.digests = identity_.signs;
+  if (fragment || IsQuantized(capture.encoding) || capture.digests) {
+    capture.shards = ShardsInTurn(base_version_ + 1);
+  }
   Start(Command::kCapture, std::move(capture));
   return true;
 }

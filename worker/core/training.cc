@@ -132,6 +132,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
   if (!Capturing() || in_flight_->id != event.contribution) return;  // of what was forgotten
   if (event.ok) {
     in_flight_->captured = true;
+    in_flight_->parts = event.digests;
     in_flight_->request_at = now_;
     not_finite_tries_ = 0;
     return;

@@ -7,8 +7,10 @@
 #include "common/check.h"
 #include "common/model/outer_copies.h"
 #include "common/model/outer_cut.h"
+#include "common/trust/signed_push.h"
 #include "kernels/codecs/moments.h"
 #include "kernels/deltas.h"
+#include "kernels/host_ops.h"
 
 namespace atl::worker {
 namespace {
@@ -80,7 +82,7 @@ OuterState::OuterState(NodeId worker, OuterLayout layout, const OuterSpec& outer
   for (const OuterRange& part : layout_) {
     if (std::count(part.holders.begin(), part.holders.end(), worker) == 0) continue;
     parts->push_back({part.layer, part.range});
-    if (part.holders.front() != worker) copies_.push_back(part);
+    (part.holders.front() == worker ? owned_ : copies_).push_back(part);
   }
   base_ = NewBuffers(*parts);
   pulled_ = NewBuffers(*parts);
@@ -209,11 +211,52 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
     ATOLL_RETURN_IF_ERROR(Quantize(command.encoding, command.shards, *parts_, residual_after_.get(),
                                    pool_, delta_.get(), cancelled));
   }
+  std::vector<PartDigest> digests;
+  if (command.digests) {
+    ATOLL_ASSIGN_OR_RETURN(digests, DigestDelta(command, cancelled));
+  }
   if (cancelled && cancelled()) return Interrupted();
   const std::lock_guard lock(mutex_);
+  digests_ = std::move(digests);
   shards_ = command.shards;
   tag_.captured = command.contribution;
   return absl::OkStatus();
+}
+
+// Of the bytes as Transfers sends them.
+absl::StatusOr<std::vector<PartDigest>> OuterState::DigestDelta(
+    const CaptureDelta& command, const std::function<bool()>& cancelled) {
+  std::vector<PartDigest> digests;
+  std::vector<Bfloat16> narrow;
+  for (const ShardPlacement& shard : command.shards) {
+    for (const OuterRange& part : owned_) {
+      const ElementRange range = Overlap(shard, part.range);
+      if (part.layer != shard.layer || range.size() <= 0) continue;
+      if (cancelled && cancelled()) return Interrupted();
+      const std::span<const float> values =
+          FindElements(delta_->values, *parts_, part.layer,
+                       {shard.begin + range.begin, shard.begin + range.end});
+      std::span<const std::byte> bytes = std::as_bytes(values);
+      if (IsQuantized(command.encoding)) {
+        const auto begin = static_cast<size_t>(EncodedBytes(command.encoding, range.begin));
+        const auto end = static_cast<size_t>(EncodedBytes(command.encoding, range.end));
+        bytes =
+            std::span<const std::byte>(delta_->encoded.at(shard.shard)).subspan(begin, end - begin);
+      } else if (command.encoding == Encoding::kBfloat16) {
+        narrow.resize(values.size());
+        ToBfloat16(values, narrow, pool_);
+        bytes = std::as_bytes(std::span<const Bfloat16>(narrow));
+      }
+      digests.push_back(
+          {shard.shard, range.begin, range.size(), DigestPart(command.encoding, bytes)});
+    }
+  }
+  return digests;
+}
+
+std::vector<PartDigest> OuterState::digests() const {
+  const std::lock_guard lock(mutex_);
+  return digests_;
 }
 
 void OuterState::ExpectDelta(Encoding encoding, std::vector<ShardPlacement> shards) {

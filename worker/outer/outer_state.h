@@ -80,6 +80,8 @@ class OuterState {
   // called often, and may be null). Then there is no pseudo-gradient, and residuals are as before.
   absl::Status MakeDelta(const CaptureDelta& command,
                          const std::function<bool()>& cancelled = nullptr);
+  // Of what this worker owns of the newest pseudo-gradient, where its command wants them.
+  std::vector<PartDigest> digests() const;  // for any thread
   void DropDelta();
   std::shared_ptr<Delta> delta() const;  // for any thread
 
@@ -106,6 +108,8 @@ class OuterState {
   std::vector<ShardPlacement> shards() const;  // for any thread
 
  private:
+  absl::StatusOr<std::vector<PartDigest>> DigestDelta(const CaptureDelta& command,
+                                                      const std::function<bool()>& cancelled);
   const LayerBuffers* FindBuffers(OuterKind kind) const;
   absl::Status CopyEncoded(int32_t layer, ElementRange range, std::span<std::byte> bytes,
                            bool write);
@@ -114,6 +118,7 @@ class OuterState {
   const OuterSpec spec_;
   std::shared_ptr<const LayerParts> parts_;
   std::vector<OuterRange> copies_;
+  std::vector<OuterRange> owned_;  // those of the layout that this worker pushes
   // Held while something is read, and while buffers or what names them are replaced.
   mutable std::mutex mutex_;
   OuterTag tag_;
@@ -122,6 +127,7 @@ class OuterState {
   std::shared_ptr<PulledMoments> pulled_moments_;
   std::shared_ptr<Delta> delta_;
   std::vector<ShardPlacement> shards_;  // of delta_, as in CaptureDelta
+  std::vector<PartDigest> digests_;     // likewise
   ThreadPool pool_{1};
 };
 

@@ -25,6 +25,11 @@ std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates
     // A sum of squares; rounding cannot make it negative, but a NaN must stay one.
     verdict.norm = std::sqrt(gram[i * k + i]);
     PenaltyState& state = penalties[candidates[i].contribution.island];
+    if (candidates[i].is_unfit) {
+      verdict.penalty.reason = "what its servers have is not what was signed: rejected";
+      verdicts.push_back(std::move(verdict));
+      continue;
+    }
     verdict.penalty = Judge(
         state, {verdict.norm, candidates[i].learning_rate_sum, candidates[i].statistics}, outliers);
     state = verdict.penalty.after;
@@ -38,6 +43,7 @@ bool AllAreOutliers(const std::vector<RoundCandidate>& candidates,
                     const std::vector<RoundVerdict>& verdicts) {
   std::set<IslandId> islands;
   for (size_t i = 0; i < verdicts.size(); ++i) {
+    if (candidates[i].is_unfit) continue;
     if (verdicts[i].penalty.accepted || !std::isfinite(verdicts[i].norm)) return false;
     islands.insert(candidates[i].contribution.island);
   }

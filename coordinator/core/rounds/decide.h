@@ -21,6 +21,7 @@ struct RoundCandidate {
   int64_t masked_tokens = 0;     // of `tokens`, that the loss did not count
   int64_t statistics = 0;        // the place of its statistics, as in JudgedPush
   std::string site = {};         // whose weight outer.max_share limits
+  bool is_unfit = false;         // servers have staged something else than what was signed
 };
 
 struct RoundVerdict {
@@ -37,7 +38,7 @@ struct RoundDecision {
 
 // `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
 // the order of the candidates and updates `penalties` (an island without a state begins its
-// warm-up). If several islands contribute and every one is an outlier, all are clipped instead of
+// warm-up). What is unfit is rejected, and says nothing of its island's norms. If several islands contribute and every one is an outlier, all are clipped instead of
 // rejected: what has changed is the training. `reject_outliers`: see penalty.h.
 //   weight_i = counted_i / sum of accepted counted * clip_i
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0;

@@ -40,6 +40,8 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
   p.train_loss = record.train_loss;
   p.learning_rate = record.learning_rate;
   p.gradient_norm = record.gradient_norm;
+  p.signature = record.signature;
+  if (p.signature) p.consumed = record.consumed;
   return p;
 }
 
@@ -300,7 +302,7 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
     const ContributionRecord& record = rounds.contributions.at(p.contribution);
     candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, p, tokens),
                           record.masked_tokens, StatisticsIndex(job, fragment, p.inner_steps),
-                          record.site});
+                          record.site, collecting.unfit.contains(p.contribution)});
   }
   return candidates;
 }

@@ -60,6 +60,7 @@ struct Collecting {
   IslandId opened_by = -1;
   std::string closed_because;
   std::map<NodeId, std::vector<LayerGram>> grams;  // by server
+  std::set<ContributionId> unfit;  // some server has staged something else than what was signed
 };
 
 // The order in which the senders of all islands push, by the islands' plans at the time.

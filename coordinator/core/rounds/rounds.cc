@@ -13,6 +13,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/round_steps.h"
+#include "coordinator/core/rounds/signed_rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/shards/failover.h"
@@ -324,12 +325,14 @@ void OnPushRequest(State& s, Worker& worker, const PushRequest& message) {
     }
     return;  // it repeats its request
   }
-  const absl::Status status = TakeContribution(job, message);
+  absl::Status status = CheckSigned(job, worker, message);
+  if (status.ok()) status = TakeContribution(job, message);
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
   const std::string& site = GetWorkerSite(worker);
   rounds.EditContribution(id).site = site.empty() ? worker.record.name : site;
+  KeepSigned(job, worker, message);
   NotePush(s, job, id.island);
   Grant(s, job, rounds, worker, id);
 }

@@ -14,6 +14,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/signed_rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/shards/move_orders.h"
 #include "coordinator/core/shards/moves.h"
@@ -227,6 +228,7 @@ void OnStatistics(State& s, Server& server, const Statistics& message) {
                                 " sent no statistics of layer ", *expected.begin()));
   }
   job->rounds.collecting->grams[server.record.name] = message.layers;
+  job->rounds.collecting->unfit.insert(message.unfit.begin(), message.unfit.end());
 }
 
 void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
@@ -286,7 +288,8 @@ void PumpServers(State& s, Job& job) {
     } else if (job.rounds.collecting) {
       s.SendToServer(server, CollectStatistics{job.id(), job.rounds.collecting->version,
                                                job.rounds.collecting->contributions,
-                                               SelectStatisticsShards(job, server)});
+                                               SelectStatisticsShards(job, server),
+                                               SelectPartsOn(job, server)});
     }
   }
 }

@@ -27,6 +27,19 @@ void Cover(int32_t layer, ElementRange range, const NodeId& from, const LayerPar
   missing->insert(missing->end(), left.begin(), left.end());
 }
 
+// By shard and begin.
+template <class Replies>
+std::vector<PartDigest> JoinDigests(const Replies& replies) {
+  std::vector<PartDigest> digests;
+  for (const auto& [member, reply] : replies) {
+    digests.insert(digests.end(), reply.digests.begin(), reply.digests.end());
+  }
+  std::sort(digests.begin(), digests.end(), [](const PartDigest& a, const PartDigest& b) {
+    return std::pair(a.shard, a.begin) < std::pair(b.shard, b.begin);
+  });
+  return digests;
+}
+
 }  // namespace
 
 // Bytes of the largest thing that is waited for: whole layers, between members.
@@ -90,13 +103,17 @@ absl::Status IslandLeader::Do(const CaptureDelta& command) {
                       followers = Followers()] {
     const absl::Status interrupted = absl::AbortedError("interrupted");
     absl::Status made = interrupted;
+    std::vector<PartDigest> digests;
     if (!capture_.cancelled) {
-      made = Broadcast(ToAll(make), {followers, TransferLimit(), OnFailure::kReport}).status();
+      const absl::StatusOr<Replies> replies =
+          Broadcast(ToAll(make), {followers, TransferLimit(), OnFailure::kReport});
+      made = replies.status();
+      if (made.ok()) digests = JoinDigests(*replies);
       if (made.ok() && capture_.cancelled) made = interrupted;
       if (!made.ok()) port_->outer()->DropDelta();
     }
     capture_.going = false;
-    hooks_.post(DeltaReady{contribution, made.ok(), std::string(made.message())});
+    hooks_.post(DeltaReady{contribution, made.ok(), std::string(made.message()), digests});
   });
   return absl::OkStatus();
 }

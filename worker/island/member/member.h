@@ -232,6 +232,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
   absl::StatusOr<GroupReply> DoCall(const ReferenceCall& call);
   absl::StatusOr<GroupReply> DoCall(const SnapshotCall& call);
   absl::StatusOr<GroupReply> DoCall(const AdditionCall& call);
+  absl::StatusOr<GroupReply> DoCall(const CaptureDelta& call);
   absl::StatusOr<GroupReply> DoCall(const SaveCall& call);
   absl::StatusOr<GroupReply> DoCall(const SetStepsCall& call);
   // Makes the ids of NCCL's groups of which this worker has the first device.

@@ -126,6 +126,13 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const AdditionCall& call) {
   return reply;
 }
 
+absl::StatusOr<GroupReply> GroupMember::DoCall(const CaptureDelta& call) {
+  ATOLL_RETURN_IF_ERROR(outer_exchange_.Do(call));
+  GroupReply reply;
+  if (call.digests) reply.digests = outer_exchange_.digests();
+  return reply;
+}
+
 absl::StatusOr<GroupReply> GroupMember::DoCall(const SaveCall& call) {
   const std::shared_ptr<const IslandPlan> plan = state_.plan();
   if (plan->members.empty()) return absl::FailedPreconditionError("it is in no island");

@@ -134,14 +134,15 @@ bool GroupMember::DoLater(const NodeId& from, const GroupFrame& frame) {
   const std::shared_ptr<const IslandPlan> plan = state_.plan();
   const bool leads = !plan->members.empty() && plan->members.front().worker == from;
   if (frame.epoch != epoch() || !leads) return false;
-  const auto done = [this, from, call = frame.call](const absl::Status& status) {
+  const CaptureDelta* make = BodyIf<CaptureDelta>(frame);
+  const bool digests = make != nullptr && make->digests;
+  const auto done = [this, from, call = frame.call, digests](const absl::Status& status) {
     GroupReply reply;
+    if (status.ok() && digests) reply.digests = outer_exchange_.digests();
     SetStatus(status, &reply);
     Reply(from, call, std::move(reply));
   };
-  if (const CaptureDelta* make = BodyIf<CaptureDelta>(frame)) {
-    return outer_exchange_.DoLater(*make, done);
-  }
+  if (make != nullptr) return outer_exchange_.DoLater(*make, done);
   return outer_exchange_.DoLater(std::get<ApplyCall>(frame.body), done);
 }
 

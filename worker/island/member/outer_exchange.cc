@@ -140,6 +140,11 @@ OuterHoldings OuterExchange::Held() const {
   return {outer->tag(), *outer->parts(), outer->delta()->encoding, outer->shards()};
 }
 
+std::vector<PartDigest> OuterExchange::digests() const {
+  const std::shared_ptr<OuterState> outer = state();
+  return outer == nullptr ? std::vector<PartDigest>() : outer->digests();
+}
+
 absl::Status OuterExchange::Do(const OuterLayoutCall& order) {
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
   const std::shared_ptr<OuterState> before = state();

@@ -40,6 +40,7 @@ class OuterExchange {
 
   std::shared_ptr<OuterState> state() const;  // null: no plan was set up for this job
   OuterHoldings Held() const;
+  std::vector<PartDigest> digests() const;  // as OuterState has them
 
   // Carry out calls of the leader.
   absl::Status Do(const OuterLayoutCall& call);  // gets what it says, for CommitLayout

@@ -1,0 +1,99 @@
+#include "coordinator/core/rounds/signed_rounds.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "common/trust/pki.h"
+#include "common/trust/signed_push.h"
+#include "coordinator/core/rounds/decision_chain.h"
+#include "coordinator/core/rounds/rounds.h"
+
+namespace atl::coord {
+namespace {
+
+constexpr size_t kSignatureBytesMax = 1024;
+constexpr size_t kSignersKept = 4096;
+
+// Checks that the parts are all of what is pushed, once and in order.
+absl::Status CheckParts(const Job& job, const PushRequest& message) {
+  auto part = message.parts.begin();
+  for (const ShardDescriptor& shard : job.record.shards) {
+    if (!IsPushed(job, message.contribution, shard)) continue;
+    int64_t next = 0;
+    for (; part != message.parts.end() && part->shard == shard.shard; ++part) {
+      if (part->begin != next || part->elements <= 0 || part->elements > shard.elements - next ||
+          part->digest.size() != kDigestBytes) {
+        break;
+      }
+      next += part->elements;
+    }
+    if (next == shard.elements) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("its digests are not of all of shard ", shard.shard, ", in order"));
+  }
+  return part == message.parts.end()
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("it has digests of what is not pushed");
+}
+
+}  // namespace
+
+absl::Status CheckSigned(const Job& job, const Worker& worker, const PushRequest& message) {
+  if (!message.parts.empty()) ATOLL_RETURN_IF_ERROR(CheckParts(job, message));
+  if (worker.certificate.empty()) return absl::OkStatus();
+  if (!message.signature || message.parts.empty()) {
+    return absl::InvalidArgumentError("it is not signed, and its worker has a certificate");
+  }
+  const PushSignature& signature = *message.signature;
+  if (signature.digest != DigestParts(message.parts)) {
+    return absl::InvalidArgumentError("it is signed for another pseudo-gradient");
+  }
+  const std::string text =
+      MakeSignedText(message.job, message.contribution, message.consumed, signature);
+  return signature.signature.size() <= kSignatureBytesMax &&
+                 HasSigned(worker.certificate, text, signature.signature)
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("its signature does not fit what it says");
+}
+
+void KeepSigned(Job& job, const Worker& worker, const PushRequest& message) {
+  if (message.parts.empty()) return;
+  ContributionRecord& record = job.rounds.EditContribution(message.contribution);
+  record.parts = message.parts;
+  if (worker.certificate.empty()) return;
+  record.signature = message.signature;
+  record.signature->key = worker.key;
+  const std::vector<Signer>& signers = job.record.signers;
+  const bool known = std::any_of(signers.begin(), signers.end(),
+                                 [&](const Signer& s) { return s.key == worker.key; });
+  if (known) return;
+  std::vector<Signer>& kept = job.EditRecord().signers;
+  if (kept.size() >= kSignersKept) kept.erase(kept.begin());
+  kept.push_back({worker.key, worker.certificate});
+}
+
+std::vector<ContributionParts> SelectPartsOn(const Job& job, const NodeId& server) {
+  std::vector<ContributionParts> selected;
+  for (const ContributionId& id : job.rounds.collecting->contributions) {
+    ContributionParts parts{id, {}};
+    for (const PartDigest& part : job.rounds.contributions.at(id).parts) {
+      if (GetActiveServer(job.shard(part.shard)) == server) parts.parts.push_back(part);
+    }
+    if (!parts.parts.empty()) selected.push_back(std::move(parts));
+  }
+  return selected;
+}
+
+void SealDecisions(Job& job) {
+  for (const int64_t round : job.rounds.dirty.decisions) {
+    const auto found = job.rounds.decisions.find(round);
+    if (found == job.rounds.decisions.end() || !found->second.digest.empty()) continue;
+    DecisionRecord& decision = found->second;
+    decision.digest_before = job.progress.decisions_digest;
+    decision.digest = DigestDecision(decision);
+    job.EditProgress().decisions_digest = decision.digest;
+  }
+}
+
+}  // namespace atl::coord
