@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/trust/signed_push.h"
 #include "paramserver/core/testing/server_fixture.h"
 
 namespace atl::ps {
@@ -311,6 +312,40 @@ TEST_CASE("old coordinators, other incarnations and other servers are not follow
   REQUIRE(fixture.Push(fixture.Id(0, -1, 1), {1, 2}) > 0);
   fixture.Sync();
   REQUIRE(fixture.TakeSent<PushStaged>().size() == 1);
+}
+
+TEST_CASE("statistics_name_contributions_of_which_something_else_is_staged_than_was_digested") {
+  ServerFixture fixture;
+  fixture.Begin();
+  for (const IslandId island : {0, 1, 2}) {
+    fixture.Push(fixture.Id(island, 0, 0), {1, 2, 3, 4});
+    fixture.Push(fixture.Id(island, 0, 1), {5, 6});
+    fixture.Push(fixture.Id(island, 0, 2), {1, 1, 1});
+  }
+  fixture.Sync();
+  fixture.sent.clear();
+  const auto part = [](ShardId shard, int64_t begin, const std::vector<float>& values) {
+    return PartDigest{shard, begin, std::ssize(values),
+                      DigestPart(Encoding::kFloat32, std::as_bytes(std::span(values)))};
+  };
+  CollectStatistics request{kJob, 1, {fixture.By(0, 0), fixture.By(1, 0), fixture.By(2, 0)}};
+  // Parts are cut as their senders cut them. Of the third nothing is said.
+  request.parts = {{fixture.By(0, 0), {part(0, 0, {1}), part(0, 1, {2, 3, 4}), part(1, 0, {5, 6})}},
+                   {fixture.By(1, 0), {part(0, 0, {1, 2, 3, 4}), part(2, 0, {1, 1, 2})}}};
+  std::vector<ContributionId> unfit = {fixture.By(1, 0)};
+  SECTION("bytes") {}
+  SECTION("more_than_the_shard_has") {
+    request.parts[1].parts = {{2, 2, int64_t{1} << 42, std::string(32, 'x')}};
+  }
+  SECTION("of_another_contribution") {  // a coordinator that is wrong ends no server
+    request.parts[1] = {fixture.By(7, 0), {part(0, 0, {1, 2, 3, 4})}};
+    unfit = {fixture.By(7, 0)};
+  }
+  fixture.DeliverMessage(request);
+  const auto statistics = fixture.TakeSent<Statistics>();
+  REQUIRE(statistics.size() == 1);
+  CHECK(statistics[0].unfit == unfit);
+  CHECK(statistics[0].layers.size() == 2);
 }
 
 TEST_CASE("statistics are the inner products per layer, and name what is not finite") {

@@ -1,10 +1,12 @@
 // Who gets in and who does not, with real certificates and keys, from the files to the tensors.
 
+#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "absl/strings/match.h"
@@ -216,6 +218,23 @@ std::string Keygen(const std::string& path) {
   return line + "\n";
 }
 
+// Numbers of what `atoll verify` prints of the job, by name; none: it has failed.
+std::map<std::string, double> Verify(const TestCoordinator& coordinator, const TlsOptions& tls,
+                                     const std::string& job,
+                                     const std::vector<std::string>& more = {}) {
+  const Outcome verified =
+      Atoll(coordinator, tls, std::vector<std::string>{"verify", job, "-o", "json"} + more);
+  std::map<std::string, double> numbers;
+  INFO(verified.out << verified.errors);
+  if (verified.code != 0) return numbers;
+  google::protobuf::Struct document;
+  REQUIRE(google::protobuf::util::JsonStringToMessage(verified.out, &document).ok());
+  for (const auto& [name, value] : document.fields()) {
+    if (value.has_number_value()) numbers[name] = value.number_value();
+  }
+  return numbers;
+}
+
 TEST_CASE("a job over TLS and keys: trained, watched and exported by those who are listed") {
   Authority ours;
   const std::string folder = FreshFolder(), server_folder = FreshFolder(),
@@ -246,6 +265,17 @@ TEST_CASE("a job over TLS and keys: trained, watched and exported by those who a
   REQUIRE(trained.code == 0);
 
   const std::string job = trained.out.substr(0, trained.out.find('\n'));
+  std::map<std::string, double> verified = Verify(coordinator, me, job);
+  CHECK(verified["decisions"] >= 2);
+  CHECK(verified["signed_contributions"] >= 2);
+  CHECK(verified["signatures_checked"] == verified["signed_contributions"]);
+  CHECK(verified["unsigned_contributions"] == 0);
+  REQUIRE(Atoll(coordinator, me, {"backup", "--to", file("backup")}).code == 0);
+  CHECK(Verify(coordinator, me, job, {"--backup", file("backup")}) == verified);
+  TlsOptions stranger = me;  // whose authority has signed for none of these members
+  stranger.ca_path = Authority().Sign("operator", "me").ca_path;
+  CHECK(Verify(coordinator, stranger, job, {"--backup", file("backup")}).empty());
+
   const auto Export = [&](const std::vector<std::string>& key) {
     return Atoll(coordinator, me,
                  std::vector<std::string>{"export", job, "--to", file("model")} + key);
@@ -386,10 +416,15 @@ TEST_CASE("keyed workers all-reduce their gradients over encrypted links, withou
                               "--curve-clients=" + file("clients")});
   const auto w1 = daemon("worker", "w1", {"--curve-key=" + file("w1.key")});
   const auto w2 = daemon("worker", "w2", {"--curve-key=" + file("w2.key")});
-  const Outcome trained =
-      Atoll(coordinator, ours.Sign("operator", "me"), {"submit", "--watch", file("job.toml")});
+  const TlsOptions me = ours.Sign("operator", "me");
+  const Outcome trained = Atoll(coordinator, me, {"submit", "--watch", file("job.toml")});
   INFO(trained.errors << server->errors() << w1->errors() << w2->errors());
   CHECK(trained.code == 0);
+  // The leader signs for both.
+  std::map<std::string, double> verified =
+      Verify(coordinator, me, trained.out.substr(0, trained.out.find('\n')));
+  CHECK(verified["signatures_checked"] >= 2);
+  CHECK(verified["unsigned_contributions"] == 0);
   for (const auto* worker : {w1.get(), w2.get()}) {
     CHECK(absl::StrContains(worker->errors(),
                             "all-reduces with other workers go over the peer link, "

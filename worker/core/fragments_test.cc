@@ -144,5 +144,36 @@ TEST_CASE("with_a_blend_below_1_a_version_is_added_in_part") {
   CHECK(fixture.AdoptsPulled().mode == AdoptMode::kCarry);
 }
 
+// ---- What is signed of it. ----
+
+TEST_CASE("who_signs_has_digests_made_and_sends_them_with_each_request_until_it_is_decided") {
+  Fixture fixture({}, /*signs=*/true);
+  fixture.order.plan.number = 0;
+  fixture.Starts();
+  fixture.TrainsSteps(4);
+  const CaptureDelta capture = fixture.Wants<CaptureDelta>();
+  CHECK(capture.digests);
+  CHECK(ListShardIds(capture.shards) == Ids{0, 1});  // also where nothing is quantised
+  const std::vector<PartDigest> digests = {{0, 0, 100, "one"}, {1, 0, 50, "other"}};
+  fixture.HandleEvent(DeltaCaptured{capture.contribution});
+  fixture.HandleEvent(DeltaReady{capture.contribution, true, "", digests});
+  for (int again = 0; again < 2; ++again) {
+    const PushRequest push = fixture.Wants<PushRequest>();
+    CHECK(push.parts == digests);
+    REQUIRE(push.signature);
+    CHECK(push.signature->build == "test");
+    CHECK(push.signature->signature.empty());  // the shell's
+    fixture.now += kRetryInterval;
+    fixture.HandleEvent(Tick{});
+  }
+}
+
+TEST_CASE("who_does_not_sign_has_no_digests_made") {
+  Fixture fixture;
+  fixture.Starts();
+  fixture.TrainsSteps(4);
+  CHECK_FALSE(fixture.Wants<CaptureDelta>().digests);
+}
+
 }  // namespace
 }  // namespace atl::worker

@@ -3,6 +3,7 @@
 #include "worker/outer/transfers.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -10,7 +11,10 @@
 
 #include "common/event_loop.h"
 #include "common/net/testing/test_handler.h"
+#include "common/trust/signed_push.h"
 #include "kernels/add_delta.h"
+#include "kernels/host_ops.h"
+#include "worker/outer/outer_state.h"
 #include "worker/outer/transfer_limits.h"
 
 namespace atl::worker {
@@ -207,6 +211,55 @@ TEST_CASE("A part of a shard is pushed with these elements alone, quantised or n
   const std::vector<std::byte>& whole = delta->encoded.at(0);
   CHECK(fixture.link.handler.StagedBytes(id) ==
         std::vector<std::byte>(whole.begin() + EncodedBytes(Encoding::kInt8, 256), whole.end()));
+}
+
+TEST_CASE("digests_are_of_the_bytes_that_are_pushed_in_each_encoding") {
+  for (const Encoding encoding :
+       {Encoding::kFloat32, Encoding::kBfloat16, Encoding::kInt8, Encoding::kTopK}) {
+    INFO("encoding " << static_cast<int>(encoding));
+    Fixture fixture;
+    OuterSpec spec;
+    spec.push_encoding = encoding;
+    OuterState state("w1", LayoutOfOne("w1", {{"a", 500}, {"b", 500}}), spec);
+    state.set_tag({0});
+    CaptureDelta capture{{0, 1, 1, 0}, encoding, fixture.shards};
+    capture.digests = true;
+    const auto read = [](int32_t layer, ElementRange range, std::span<float> out) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        out[static_cast<size_t>(i - range.begin)] = std::sin(static_cast<float>(i + 1000 * layer));
+      }
+      return absl::OkStatus();
+    };
+    REQUIRE(state.ReadAll(fixture.shards, read).ok());
+    REQUIRE(state.MakeDelta(capture).ok());
+    const std::vector<PartDigest> digests = state.digests();
+    REQUIRE(digests.size() == 10);
+    fixture.transfers.Push({"job-1", capture.contribution, encoding, Whole(fixture.shards)},
+                           state.parts(), state.delta());
+    ThreadPool pool(1);
+    for (int i = 0; i < 10; ++i) {
+      const PushId push = fixture.Next<PushShardDone>().push;
+      const PartDigest& digest = digests[static_cast<size_t>(push.shard)];
+      CHECK(digest.shard == push.shard);
+      CHECK(digest.begin == 0);
+      CHECK(digest.elements == 100);
+      if (IsQuantized(encoding)) {
+        CHECK(digest.digest == DigestPart(encoding, fixture.link.handler.StagedBytes(push)));
+        continue;
+      }
+      const Values staged = fixture.link.handler.Staged(push);
+      std::vector<Bfloat16> narrow(staged->size());
+      ToBfloat16(*staged, narrow, pool);
+      CHECK(digest.digest == DigestPart(encoding, encoding == Encoding::kBfloat16
+                                                      ? std::as_bytes(std::span(narrow))
+                                                      : std::as_bytes(std::span(*staged))));
+    }
+    // Where none are wanted none are made, also of what was captured before.
+    capture.digests = false;
+    REQUIRE(state.ReadAll(fixture.shards, read).ok());
+    REQUIRE(state.MakeDelta(capture).ok());
+    CHECK(state.digests().empty());
+  }
 }
 
 TEST_CASE("A quantised push sends the bytes that were made at its capture, or nothing") {

@@ -1,7 +1,7 @@
 // How much the contributions of a round weigh where sites do not trust each other: outer.merge
 // "geometric_median" and "trimmed_norms", and outer.max_share. All of it follows from the Gram
-// matrix of whole pseudo-gradients; the outlier rule (penalty.h) has judged each of them before.
-// docs/decisions/robust-merges.md has the rules and why. Pure.
+// matrix of whole pseudo-gradients; the outlier rule (penalty.h) has judged each of them before, by
+// its own island's past alone. Pure.
 
 #ifndef ATOLL_COORDINATOR_CORE_ROUNDS_ROBUST_WEIGHTS_H_
 #define ATOLL_COORDINATOR_CORE_ROUNDS_ROBUST_WEIGHTS_H_

@@ -17,12 +17,13 @@ namespace atl::worker {
 
 class Fixture {
  public:
-  explicit Fixture(std::vector<JobId> held = {})
-      : core_({"w1",
-               5,
-               {.software_version = "test",
-                .devices = {{"cpu", 1 << 30, 1}},
-                .held = std::move(held)}}) {
+  explicit Fixture(std::vector<JobId> held = {}, bool signs = false)
+      : core_({.name = "w1",
+               .incarnation = 5,
+               .hello = {.software_version = "test",
+                         .devices = {{"cpu", 1 << 30, 1}},
+                         .held = std::move(held)},
+               .signs = signs}) {
     order.job = "job-1";
     order.spec.name = "job";
     order.spec.inner.batch_sequences = 2;
