@@ -32,6 +32,7 @@ constexpr Examples kExamples[] = {
     {"drain", "atoll drain worker-3 --wait", "atoll drain paramserver/server-1 --undo"},
     {"rm", "atoll rm lm-1", "atoll rm --all --ended --yes"},
     {"status", "atoll status", "atoll status --watch"},
+    {"verify", "atoll verify lm-1", "atoll verify lm-1 --backup coordinator.backup -o json"},
     {"export", "atoll export lm-1 --to model", "atoll export lm-1 --to model --dtype bf16"},
     {"recover", "atoll recover --from /var/lib/atoll-paramserver --to model",
      "atoll recover --from s1 s2 --job lm-1 --to model"},

@@ -30,7 +30,7 @@ std::string CurveKeyIn(const FromWorker& up) {
 }
 std::string CurveKeyIn(const FromServer&) { return ""; }
 
-// What has shown it is not for the member to say.
+// A certificate is what TLS has seen, whatever the member says.
 void SetCertificate(const std::string& certificate, FromWorker* up) {
   auto* hello = std::get_if<WorkerHello>(&up->message);
   if (hello != nullptr) hello->certificate = certificate;

@@ -218,6 +218,27 @@ TEST_CASE("rounds of a site's servers are refused by name where they cannot be")
         }).find("outer.site.momentum = 2: must") == 0);  // also without rounds
 }
 
+TEST_CASE("a_most_of_a_round_and_a_robust_merge_need_rounds_of_several_pushes") {
+  const auto message = [](double max_share, const std::string& merge,
+                          const std::string& optimizer = "sgd") {
+    return MessageAfter([&](JobSpec& s) {
+      s.outer.max_share = max_share;
+      s.outer.merge = merge;
+      s.outer.optimizer = optimizer;
+    });
+  };
+  CHECK(message(0.25, "geometric_median").empty());
+  CHECK(message(0.01, "trimmed_norms", "nesterov").empty());
+  CHECK(message(1, "mean", "delayed_nesterov").empty());
+  CHECK(message(0, "mean").find("outer.max_share = 0: must be at least 0.01") == 0);
+  CHECK(message(1.5, "mean").find("outer.max_share = 1.5: must") == 0);
+  CHECK(message(0.5, "radial").find("outer.max_share = 0.5: must be 1 with outer.merge") == 0);
+  CHECK(message(1, "median").find("outer.merge = \"median\": must be one of mean, radial") == 0);
+  const std::string single = "outer.optimizer = \"delayed_nesterov\": each push makes a round";
+  CHECK(message(0.5, "mean", "delayed_nesterov").find(single) == 0);
+  CHECK(message(1, "geometric_median", "delayed_nesterov").find(single) == 0);
+}
+
 TEST_CASE("a layout that no model or batch allows is refused by its field") {
   REQUIRE(MessageAfter([](JobSpec& s) { s.layout.stages = 5; }) ==
           "layout.stages = 5: must be at most 4: the model's layers with embedding and head");

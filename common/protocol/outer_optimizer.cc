@@ -182,7 +182,7 @@ absl::Status ValidateOuterChoice(const OuterSpec& spec) {
   if (spec.max_share < 1 && MergesByLayer(spec)) {
     return absl::InvalidArgumentError(
         absl::StrCat("outer.max_share = ", spec.max_share, ": must be 1 with outer.merge = \"",
-                     spec.merge, "\", which weighs by what islands say of their speed, too"));
+                     spec.merge, "\", which also takes what islands say of their speed"));
   }
   if (optimizer->single_pushes && spec.wait_for_all) {
     return absl::InvalidArgumentError(

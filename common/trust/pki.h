@@ -95,7 +95,7 @@ bool HasSigned(const std::string& certificate_pem, absl::string_view text,
 // nothing.
 absl::StatusOr<KeyAndCertificate> KeyFromSeed(const std::string& seed);
 
-// Of the texts, one after the other.
+// Hashes the texts, one after the other.
 std::string Sha256(std::initializer_list<absl::string_view> texts);
 inline std::string Sha256(absl::string_view bytes) { return Sha256({bytes}); }
 // Returns random bytes from the system's generator.

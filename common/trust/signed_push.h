@@ -1,4 +1,4 @@
-// What the leader of an island signs of a contribution, so that neither its island, nor a server,
+// The leader of an island signs a contribution, so that neither its island, nor a server,
 // nor the coordinator can say later that it sent something else: which job and version it is of,
 // the data that it was trained on, and every byte that is pushed. Pure.
 
@@ -20,7 +20,7 @@ inline constexpr size_t kDigestBytes = 32;
 // The digest of a part's bytes as they are pushed, and of how they are to be read.
 std::string DigestPart(Encoding encoding, std::span<const std::byte> bytes);
 
-// Of all that is pushed; `parts` are sorted by shard and begin.
+// Returns the digest of all that is pushed; `parts` are sorted by shard and begin.
 std::string DigestParts(const std::vector<PartDigest>& parts);
 
 // The text that is signed, one fact a line; `signature` without its signature and key.

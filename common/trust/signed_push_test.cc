@@ -19,7 +19,7 @@ PushRequest MakeRequest() {
   return request;
 }
 
-std::string TextOf(const PushRequest& request) {
+std::string MakeText(const PushRequest& request) {
   return MakeSignedText(request.job, request.contribution, request.consumed, *request.signature);
 }
 
@@ -28,11 +28,11 @@ TEST_CASE("a_signature_is_of_everything_that_is_signed") {
   PushRequest request = MakeRequest();
   REQUIRE(SignPush(signer.key, &request).ok());
   const std::string signature = request.signature->signature;
-  REQUIRE(HasSigned(signer.certificate, TextOf(request), signature));
+  REQUIRE(HasSigned(signer.certificate, MakeText(request), signature));
   const KeyAndCertificate other = KeyFromSeed(std::string(32, 'o')).value();
-  CHECK_FALSE(HasSigned(other.certificate, TextOf(request), signature));
-  CHECK_FALSE(HasSigned("no certificate", TextOf(request), signature));
-  CHECK_FALSE(HasSigned(signer.certificate, TextOf(request), signature.substr(1)));
+  CHECK_FALSE(HasSigned(other.certificate, MakeText(request), signature));
+  CHECK_FALSE(HasSigned("no certificate", MakeText(request), signature));
+  CHECK_FALSE(HasSigned(signer.certificate, MakeText(request), signature.substr(1)));
   const std::vector<std::function<void(PushRequest&)>> changes = {
       [](PushRequest& r) { r.job = "lm-2"; },
       [](PushRequest& r) { r.contribution.island = 3; },
@@ -49,7 +49,7 @@ TEST_CASE("a_signature_is_of_everything_that_is_signed") {
     INFO("change " << i);
     PushRequest changed = request;
     changes[i](changed);
-    CHECK_FALSE(HasSigned(signer.certificate, TextOf(changed), signature));
+    CHECK_FALSE(HasSigned(signer.certificate, MakeText(changed), signature));
   }
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("keys_of_an_authority_sign_too_and_what_is_no_key_does_not") {
   const KeyAndCertificate authority = MakeAuthority("00000000000000aa", 0, 4'000'000'000).value();
   PushRequest request = MakeRequest();  // P-256, as members' keys
   REQUIRE(SignPush(authority.key, &request).ok());
-  CHECK(HasSigned(authority.certificate, TextOf(request), request.signature->signature));
+  CHECK(HasSigned(authority.certificate, MakeText(request), request.signature->signature));
   CHECK_FALSE(SignPush("no key", &request).ok());
 }
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/protocol/limits.h"
-#include "common/trust/pki.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -376,15 +375,11 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   if (worker == nullptr) return;
   worker->devices = hello.devices;
   worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
-  worker->more_peer_endpoints.clear();
-  for (const std::string& endpoint : hello.more_peer_endpoints) {
-    worker->more_peer_endpoints.push_back(CleanText(endpoint, 256));
-  }
+  worker->more_peer_endpoints = hello.more_peer_endpoints;
+  for (std::string& endpoint : worker->more_peer_endpoints) endpoint = CleanText(endpoint, 256);
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
   worker->site = CleanText(hello.site, 64);
   worker->certificate = hello.certificate;
-  const absl::StatusOr<CertificateFacts> facts = ReadCertificate(hello.certificate);
-  worker->key = facts.ok() ? facts->key_digest : "";
   s.server_sites.clear();
   if (worker->devices.size() > kMaxListed) worker->devices.resize(kMaxListed);
   worker->held = hello.held;

@@ -83,7 +83,7 @@ struct Worker : Member {
   std::string peer_endpoint;                   // empty: it cannot share an island
   std::vector<std::string> more_peer_endpoints;
   std::string peer_public_key;
-  std::string certificate, key;  // PEM, and its key's digest; empty: it has shown none
+  std::string certificate;  // that it has shown, PEM; empty: none
   NotedAssignment assigned;
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate

@@ -77,7 +77,7 @@ class JobState {
     std::vector<ShardId> shards = {};  // of these; empty: of all
     std::optional<ShardId> last = {};  // that is in it
     std::map<int32_t, std::vector<double>> by_layer = {};
-    // What is staged of these is compared with their digests; contributions of which some differs.
+    // Digests that what is staged is compared with; contributions of which some has another one.
     std::map<ShardId, std::vector<std::pair<ContributionId, PartDigest>>> digests = {};
     std::set<ContributionId> unfit = {};
   };

@@ -228,7 +228,7 @@ void Checker::ExpectAll() {
   }
 }
 
-// What a server has is rejected if it is not what was vouched for, and only then.
+// A push is rejected if it is not what was vouched for, and only then.
 void Checker::CheckVouched(const DecisionRecord& decision, const DecisionParticipant& p) {
   const bool lied = all_.lies() && p.worker == kHostileWorker && decision.version != 0;
   const bool is_unfit = !p.accepted && p.limit == 0;  // the outlier rule always has a limit

@@ -223,7 +223,7 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
   return absl::OkStatus();
 }
 
-// Of the bytes as Transfers sends them.
+// Digests the bytes as Transfers sends them.
 absl::StatusOr<std::vector<PartDigest>> OuterState::DigestDelta(
     const CaptureDelta& command, const std::function<bool()>& cancelled) {
   std::vector<PartDigest> digests;

@@ -80,7 +80,7 @@ class OuterState {
   // called often, and may be null). Then there is no pseudo-gradient, and residuals are as before.
   absl::Status MakeDelta(const CaptureDelta& command,
                          const std::function<bool()>& cancelled = nullptr);
-  // Of what this worker owns of the newest pseudo-gradient, where its command wants them.
+  // Digests of what this worker owns of the newest pseudo-gradient, where its command wants them.
   std::vector<PartDigest> digests() const;  // for any thread
   void DropDelta();
   std::shared_ptr<Delta> delta() const;  // for any thread

@@ -38,8 +38,9 @@ struct RoundDecision {
 
 // `gram` is k-by-k, row by row: inner products of the candidates' whole pseudo-gradients. Judges in
 // the order of the candidates and updates `penalties` (an island without a state begins its
-// warm-up). What is unfit is rejected, and says nothing of its island's norms. If several islands contribute and every one is an outlier, all are clipped instead of
-// rejected: what has changed is the training. `reject_outliers`: see penalty.h.
+// warm-up). What is unfit is rejected, and says nothing of its island's norms. If several islands
+// contribute and every one is an outlier, all are clipped instead of rejected: what has changed is
+// the training. `reject_outliers`: see penalty.h.
 //   weight_i = counted_i / sum of accepted counted * clip_i
 // where counted = max(1, tokens - masked_tokens). REQUIRES: tokens >= masked_tokens >= 0;
 // learning_rate_sum > 0; gram.size() == k * k.

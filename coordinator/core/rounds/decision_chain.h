@@ -13,7 +13,7 @@
 
 namespace atl {
 
-// Of all that was decided, why, and digest_before; the Gram matrix does not enter.
+// Digests all that was decided, why, and digest_before; the Gram matrix does not enter.
 std::string DigestDecision(const DecisionRecord& decision);
 
 struct CheckedDecisions {

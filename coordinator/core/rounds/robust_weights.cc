@@ -32,7 +32,7 @@ double SumShares(const std::vector<Weighed>& all) {
                          [](double sum, const Weighed& one) { return sum + one.share; });
 }
 
-// What a site has beyond `most` goes to the others in proportion; where all have that much, the
+// Gives what a site has beyond `most` to the others in proportion; where all have that much, the
 // shares sum to less than before.
 void CapSites(double most, const std::vector<RoundCandidate>& candidates,
               std::vector<Weighed>& all) {

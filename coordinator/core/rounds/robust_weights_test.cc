@@ -39,7 +39,7 @@ std::vector<Vector> HonestPushes(uint64_t seed) {
   return pushes;
 }
 
-Vector MeanOf(const std::vector<Vector>& pushes) {
+Vector ComputeMean(const std::vector<Vector>& pushes) {
   Vector mean(kElements, 0);
   for (const Vector& push : pushes) {
     for (size_t i = 0; i < kElements; ++i) {
@@ -110,7 +110,7 @@ TEST_CASE("the_geometric_median_stays_near_honest_pushes_whatever_one_of_five_se
   };
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const std::vector<Vector> honest = HonestPushes(seed);
-    const Vector mean = MeanOf(honest);
+    const Vector mean = ComputeMean(honest);
     double farthest = 0;
     for (const Vector& push : honest) farthest = std::max(farthest, Distance(push, mean));
     for (const auto& [name, attack] : attacks) {
@@ -120,7 +120,7 @@ TEST_CASE("the_geometric_median_stays_near_honest_pushes_whatever_one_of_five_se
       const Vector median = Merged(Weigh(Merge("geometric_median"), pushes), pushes);
       CHECK(Distance(median, mean) < farthest);
       CHECK(DotProduct(median, mean) > 0.5 * DotProduct(mean, mean));
-      // What the mean makes of it: the attacks are ones.
+      // The mean is led astray: the attacks are ones.
       if (name == "sign flip") continue;
       const Vector averaged = Merged(Weigh(Merge("mean"), pushes), pushes);
       CHECK(Distance(averaged, mean) > 1.5 * Distance(median, mean));
@@ -154,7 +154,7 @@ TEST_CASE("the_geometric_median_is_the_point_of_least_summed_distances") {
 
 TEST_CASE("trimmed_norms_leave_no_push_longer_than_the_others_mean") {
   std::vector<Vector> pushes = HonestPushes(3);
-  pushes.push_back(Times(1000, MeanOf(pushes)));
+  pushes.push_back(Times(1000, ComputeMean(pushes)));
   const Weighing weighing = Weigh(Merge("trimmed_norms"), pushes);
   std::vector<double> lengths, parts;
   for (size_t i = 0; i < pushes.size(); ++i) {
@@ -192,7 +192,7 @@ TEST_CASE("no_site_has_more_than_its_most_of_a_round") {
 
 TEST_CASE("a_site_with_most_of_the_tokens_is_the_median_only_without_a_cap") {
   std::vector<Vector> pushes = HonestPushes(11);
-  const Vector mean = MeanOf(pushes);
+  const Vector mean = ComputeMean(pushes);
   pushes.push_back(Times(-1, mean));
   const std::vector<int64_t> tokens = {100, 100, 100, 100, 1000};
   const Vector without = Merged(Weigh(Merge("geometric_median"), pushes, tokens), pushes);
@@ -221,7 +221,7 @@ Example Draw(const Vector& truth, Rng& rng) {
   return example;
 }
 
-// What the island pushes: its steps' way, from `model`. `sign` of the outputs that it sees.
+// Returns what the island pushes: its steps' way, from `model`. `sign` of the outputs that it sees.
 Vector Train(const Vector& model, const Vector& truth, double sign, double rate, Rng& rng) {
   Vector own = model;
   for (int step = 0; step < 64; ++step) {

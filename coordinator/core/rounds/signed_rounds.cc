@@ -61,16 +61,17 @@ void KeepSigned(Job& job, const Worker& worker, const PushRequest& message) {
   if (message.parts.empty()) return;
   ContributionRecord& record = job.rounds.EditContribution(message.contribution);
   record.parts = message.parts;
-  if (worker.certificate.empty()) return;
+  const absl::StatusOr<CertificateFacts> shown = ReadCertificate(worker.certificate);
+  if (!shown.ok() || !message.signature) return;
   record.signature = message.signature;
-  record.signature->key = worker.key;
+  record.signature->key = shown->key_digest;
   const std::vector<Signer>& signers = job.record.signers;
   const bool known = std::any_of(signers.begin(), signers.end(),
-                                 [&](const Signer& s) { return s.key == worker.key; });
+                                 [&](const Signer& s) { return s.key == shown->key_digest; });
   if (known) return;
   std::vector<Signer>& kept = job.EditRecord().signers;
   if (kept.size() >= kSignersKept) kept.erase(kept.begin());
-  kept.push_back({worker.key, worker.certificate});
+  kept.push_back({shown->key_digest, worker.certificate});
 }
 
 std::vector<ContributionParts> SelectPartsOn(const Job& job, const NodeId& server) {

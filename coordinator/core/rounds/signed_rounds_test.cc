@@ -30,7 +30,7 @@ struct SignedWorld : World {
     DoLines({"worker a leases wanted=4"});
   }
 
-  // What `a` says of its next push, signed.
+  // Returns what `a` says of its next push, signed.
   PushRequest Request() {
     PushRequest push;
     push.job = "lm-1";

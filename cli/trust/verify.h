@@ -1,8 +1,8 @@
 // `atoll verify`: whether a job's decisions follow each other as they were made, and whether their
 // contributions are signed by members of the cluster.
 
-#ifndef ATOLL_CLI_VERIFY_H_
-#define ATOLL_CLI_VERIFY_H_
+#ifndef ATOLL_CLI_TRUST_VERIFY_H_
+#define ATOLL_CLI_TRUST_VERIFY_H_
 
 #include <string>
 
@@ -19,4 +19,4 @@ int VerifyCommand(const Global& global, const VerifyFlags& flags);
 
 }  // namespace atl::cli
 
-#endif  // ATOLL_CLI_VERIFY_H_
+#endif  // ATOLL_CLI_TRUST_VERIFY_H_

@@ -1,4 +1,4 @@
-#include "cli/verify.h"
+#include "cli/trust/verify.h"
 
 #include <algorithm>
 #include <cstdlib>
