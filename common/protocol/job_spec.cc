@@ -518,6 +518,8 @@ absl::Status Validate(const JobSpec& spec) {
       IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("schedule.snapshot_every_rounds", s.snapshot_every_rounds, 1, kMany));
+  ATOLL_RETURN_IF_ERROR(IntInRange("schedule.priority", s.priority, -1000, 1000));
+  ATOLL_RETURN_IF_ERROR(IntInRange("schedule.weight", s.weight, 1, 1000));
   const CheckpointSpec& c = spec.checkpoint;
   ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_copies", c.peer_copies, 0, 2));
   ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_every_steps", c.peer_every_steps, 0, kMany));

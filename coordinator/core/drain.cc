@@ -54,6 +54,26 @@ bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
                      });
 }
 
+// Lets the called islands go that have pushed what they trained. True if any was.
+bool ReleaseCalled(State& s, Job& job) {
+  bool changed = false;
+  for (const auto& [id, reason] : std::map(job.called)) {
+    const IslandRecord& island = job.islands.at(id);
+    const Worker* leader = s.FindWorker(island.worker);
+    if (island.incarnation != 0) {
+      const bool there = leader != nullptr && leader->attached;
+      if (!there || HasWork(job, island, *leader)) continue;
+      LoseIsland(s, job, id, {reason, /*left=*/true});
+      // None of its workers is about to return: another one may have the island at once.
+      job.vacant_since[id] = s.now - s.options.vacant_island_grace;
+      s.Touch(job, id);
+      changed = true;
+    }
+    job.called.erase(id);
+  }
+  return changed;
+}
+
 // Describes what it still has; empty: nothing.
 std::string ServerRest(const State& s, const NodeId& name) {
   std::string jobs;
@@ -118,7 +138,7 @@ absl::Status SetDraining(State& s, const std::string& name, bool drain) {
 
 bool AdvanceDrains(State& s, Job& job) {
   if (!job.active() || job.stale()) return false;
-  bool changed = false;
+  bool changed = ReleaseCalled(s, job);
   for (const NodeId& name : s.drained_workers) {
     const State::Assignment assignment = s.FindAssignment(name);
     const Worker& worker = *s.FindWorker(name);
@@ -132,8 +152,9 @@ bool AdvanceDrains(State& s, Job& job) {
   return changed;
 }
 
-bool IsRunningOut(const State& s, const IslandRecord& island) {
-  return island.followers.empty() && s.drained_workers.contains(island.worker);
+bool IsRunningOut(const State& s, const Job& job, const IslandRecord& island) {
+  return (island.followers.empty() && s.drained_workers.contains(island.worker)) ||
+         job.called.contains(island.island);
 }
 
 DrainProgress DescribeDrain(const State& s, const Worker& worker) {

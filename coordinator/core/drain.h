@@ -2,7 +2,8 @@
 // undoes that. A parameter server's shards move to others (moves.h). A worker leaves its island as
 // one that ends does (island_members.h), but stays attached: a leader hands over, a follower's
 // layers move, and one that is alone first trains on the data that it has leased and pushes the
-// result. The mark is stored with the member. Private to the core.
+// result. The mark is stored with the member. An island that other jobs call for leaves in the same
+// way (sharing/scheduling.h), with all its workers. Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_DRAIN_H_
 #define ATOLL_COORDINATOR_CORE_DRAIN_H_
@@ -16,11 +17,11 @@ namespace atl::coord {
 // `name`: of a worker or parameter server; "worker/NAME" or "paramserver/NAME" where both exist.
 absl::Status SetDraining(State& s, const std::string& name, bool drain);
 
-// Takes drained workers out of the job's islands. True if anything changed.
+// Takes drained workers, and islands that are called, out of the job. True if anything changed.
 bool AdvanceDrains(State& s, Job& job);
 
-// Returns whether the island gets no more data: its only worker is drained.
-bool IsRunningOut(const State& s, const IslandRecord& island);
+// Returns whether the island gets no more data: its only worker is drained, or it is called.
+bool IsRunningOut(const State& s, const Job& job, const IslandRecord& island);
 
 // How far a member is with it.
 struct DrainProgress {

@@ -219,6 +219,7 @@ void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
   StopWorkers(s, job, reason);
   job.planning.clear();
   job.switches.clear();
+  job.called.clear();
   job.rounds.window.reset();
   job.rounds.collecting.reset();
   const auto contributions = job.rounds.contributions;
@@ -380,7 +381,7 @@ std::string WaitingFor(const State& s, const Job& job) {
       const int64_t islands = TrainingIslands(s, job);
       if (job.progress.state != JobState::kFinishing && islands < needed) {
         return absl::StrCat("waiting for islands: ", needed, " needed, ", islands, " with a worker",
-                            RefusedBy(s, job));
+                            RefusedBy(s, job), job.waiting_for);
       }
       const std::string plans = MissingPlans(s, job);
       if (!plans.empty()) return plans;

@@ -20,10 +20,6 @@ void FailJob(State& s, Job& job, const std::string& reason);
 // State::crashed.
 void FailCrashed(State& s);
 
-// Idle workers become candidates of jobs, first come first served.
-void Schedule(State& s);
-// The same for jobs that were touched. REQUIRES: no job is queued.
-void ScheduleTouched(State& s);
 // Carries the job as far as it goes; true if anything changed (call again).
 bool AdvanceJob(State& s, Job& job);
 // Repeats requests to candidates that have not answered.

@@ -3,12 +3,19 @@
 #ifndef ATOLL_COORDINATOR_CORE_PREPARATION_H_
 #define ATOLL_COORDINATOR_CORE_PREPARATION_H_
 
+#include <string>
+
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
 // State preparing: places the model and makes the islands once enough candidates agree.
 bool AdvancePreparing(State& s, Job& job);
+
+// The worker is none of the job's candidates any more, until it or the job starts again.
+void RefuseWorker(State& s, Job& job, Worker& worker, const std::string& reason);
+// Returns which parameter servers are missing to place the model; "" if none are.
+std::string TooFewServers(const State& s, const Job& job);
 
 // Candidates of an active job that have answered become islands, or are refused.
 bool AdmitLateWorkers(State& s, Job& job);

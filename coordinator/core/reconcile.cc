@@ -19,6 +19,7 @@
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/servers.h"
+#include "coordinator/core/sharing/scheduling.h"
 
 namespace atl::coord {
 namespace {
@@ -133,7 +134,11 @@ bool ReconcileTouched(State& s) {
   TouchRelatedJobs(s);
   ReconcileDue(s);
   // Idle workers may take the place of one that is lost.
-  if (std::exchange(s.lost_member, false) && s.unplaced.empty()) ScheduleTouched(s);
+  if (std::exchange(s.lost_member, false)) {
+    if (s.unplaced.empty()) ScheduleTouched(s);
+    // Others' workers may, once it is unlikely that the lost one comes back.
+    if (s.shares) s.reconcile_by = std::min(s.reconcile_by, s.now + s.options.vacant_island_grace);
+  }
   for (const int64_t number : s.touched) {
     Job* job = s.jobs.Find(number);
     if (job == nullptr) return false;

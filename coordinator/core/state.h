@@ -222,6 +222,8 @@ struct Job {
   Grouping grouping;
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
+  // Islands that are to leave the job, and why: see sharing/scheduling.h.
+  std::map<IslandId, std::string> called;
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
   std::optional<FormerRates> former_rates;
   Instant validating_since = kNever;  // the last validation is waited for
@@ -312,6 +314,7 @@ struct State {
   JobTable<Job> jobs;
   std::set<int64_t> outdated;  // jobs, by number
   std::set<int64_t> unplaced;  // jobs that are queued or prepared, by number
+  bool shares = false;         // several jobs can have workers
   int64_t next_sequence = 0;   // of orders and events
   SiteRates site_rates;        // as measured
   // Where servers are by their hosts' workers; emptied when workers change. See GetServerSite.

@@ -123,7 +123,9 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     if (!measures) view.activity = CleanText(worker->progress->activity, 200);
-    if (IsStalled(job, island.island)) {
+    if (const std::string* why = FindIn(job.called, island.island)) {
+      view.activity = absl::StrCat("leaves: ", *why);
+    } else if (IsStalled(job, island.island)) {
       view.activity = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
     }
   }

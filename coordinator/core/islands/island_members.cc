@@ -30,6 +30,7 @@ bool Names(const IslandPlan& plan, const NodeId& worker) {
 bool HasRoom(const State& s, const Job& job, const IslandRecord& island, const Worker& worker) {
   const Worker* leader = s.FindWorker(island.worker);
   if (leader == nullptr || !leader->attached) return false;  // see CanAssignWorkers
+  if (job.called.contains(island.island)) return false;
   const int64_t most = job.spec().layout.workers_per_island;
   return MayShare(job, *leader) && MayShare(job, worker) &&
          GetIslandGroupKey(job, *leader) == GetIslandGroupKey(job, worker) &&
@@ -75,7 +76,7 @@ IslandCapacity::IslandCapacity(const State& s, const Job& job) : job_(job) {
     const Worker* leader = s.FindWorker(island.worker);
     const bool here = leader != nullptr && leader->attached;
     islands_.push_back({here ? GetIslandGroupKey(job_, *leader) : "",
-                        here && MayShare(job_, *leader),
+                        here && MayShare(job_, *leader) && !job.called.contains(id),
                         1 + static_cast<int64_t>(island.followers.size())});
   }
   for (const NodeId& name : s.candidates) {
@@ -142,6 +143,16 @@ void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& wor
   s.Log(job.id(), Severity::kWarning,
         absl::StrCat("island ", assignment.island, " goes on without worker ", worker, ": ",
                      loss.text()));
+}
+
+void LoseIsland(State& s, Job& job, IslandId id, const Loss& loss) {
+  IslandRecord& island = job.EditIsland(id);
+  NoteLost(island.worker, loss.text(), island);
+  for (const IslandMember& follower : island.followers) {
+    NoteLost(follower.worker, loss.text(), island);
+    job.member_orders.erase(follower.worker);
+  }
+  EvictIsland(s, job, id, loss);
 }
 
 bool BeginLeaving(State& s, Worker& worker, const Loss& loss) {

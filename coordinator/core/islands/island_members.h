@@ -52,6 +52,9 @@ void NoteLost(const NodeId& worker, std::string reason, IslandRecord& island);
 void LoseWorker(State& s, const State::Assignment& assignment, const NodeId& worker,
                 const Loss& loss);
 
+// The island is vacant, of all its workers at once.
+void LoseIsland(State& s, Job& job, IslandId id, const Loss& loss);
+
 // A worker reports that it ends. One that shares an island works on until its part of the state has
 // moved; false: it is no such one.
 bool BeginLeaving(State& s, Worker& worker, const Loss& loss);

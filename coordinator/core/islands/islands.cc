@@ -137,7 +137,9 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
 
 // Touches what waits for what this heartbeat reports.
 void TouchAffectedByHeartbeat(State& s, const Worker& before, const WorkerHeartbeat& message) {
-  const bool same = before.has_beaten && !before.record.draining &&
+  const auto at = std::as_const(s).FindAssignment(before);
+  const bool leaves = before.record.draining || (at.job != nullptr && !at.job->called.empty());
+  const bool same = before.has_beaten && !leaves &&
                     GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
                     GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&
                     (before.candidate_for.empty() || before.measuring == message.measuring);
@@ -417,7 +419,7 @@ void OnLeaseRequest(State& s, Worker& worker, const LeaseRequest& message) {
   Job& job = *s.FindJob(message.job);
   s.Touch(job);
   const bool repeated = message.request == current->lease_request;
-  const bool runs_out = IsRunningOut(s, *current);  // it pushes what it has trained, and ends
+  const bool runs_out = IsRunningOut(s, job, *current);  // it pushes what it has trained, and ends
   LeaseGrant grant{message.job, message.island, message.generation, message.request, {}, false};
   if (repeated && !current->lease_ranges.empty()) {
     grant.ranges = current->lease_ranges;

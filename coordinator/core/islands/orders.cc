@@ -18,14 +18,14 @@
 namespace atl::coord {
 namespace {
 
-// `islands`: of workers, in all.
-RunState SelectRunState(const Job& job, int64_t islands, std::string& reason) {
+// `islands`: of workers, in all. `runs_out`: the island ends what it has begun in any case.
+RunState SelectRunState(const Job& job, int64_t islands, bool runs_out, std::string& reason) {
   if (job.progress.state == JobState::kPaused) {
     reason = job.progress.reason;
     return RunState::kPause;
   }
   const int64_t needed = job.spec().outer.min_islands;
-  if (job.progress.state == JobState::kRunning && islands < needed) {
+  if (job.progress.state == JobState::kRunning && islands < needed && !runs_out) {
     reason = absl::StrCat("the job needs ", needed, " islands and has ", islands);
     return RunState::kPause;
   }
@@ -68,7 +68,7 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
   order.job = job.id();
   order.island = island.island;
   order.generation = island.generation;
-  order.run = SelectRunState(job, islands, order.reason);
+  order.run = SelectRunState(job, islands, job.called.contains(island.island), order.reason);
   order.initialize = job.progress.version == kNoVersion && progress.initializer == island.island &&
                      MayInitialize(job);
   order.committed_version = job.progress.version;

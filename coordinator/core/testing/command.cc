@@ -160,6 +160,8 @@ JobSpec ParseJobSpec(const Command& command) {
   spec.layout.sites = absl::StrSplit(command.Text("pinned"), ',', absl::SkipEmpty());
   spec.schedule.train_tokens = command.Int("tokens", 1000);
   spec.schedule.validate_every_rounds = command.Int("validate", 0);
+  spec.schedule.priority = command.Int("priority", 0);
+  spec.schedule.weight = command.Int("weight", 1);
   return spec;
 }
 

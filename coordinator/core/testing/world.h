@@ -27,6 +27,7 @@
 //          [quantised-pulls]
 //          [from=JOB[@VERSION]]             begins with that job's parameters
 //          [island=site|all|auto] [fragments=N] [site-rounds=N]
+//          [priority=N] [weight=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set

@@ -1,0 +1,68 @@
+// Who works for whom where several jobs share the workers. Pure; scheduling.h feeds it and carries
+// its answer out.
+//
+// 1. Gangs. In the order of priority, then of submission, each job gets the workers of its least
+//    number of islands, or takes none from others. It takes idle ones first, then those that others
+//    have beyond their gangs, then gangs of jobs that come after it. From a job of higher priority
+//    it takes none, and from one of its own priority that was submitted before only what that one
+//    has beyond its gang.
+// 2. Backfill. Workers that a waiting job cannot use yet, because its gang is incomplete even with
+//    all that it may take, serve the jobs after it. That delays it by no more than an orderly
+//    leave: it takes them back as soon as they complete its gang.
+// 3. What is idle then goes to the job of the highest priority that can use it, among equal ones to
+//    the one with the fewest workers for its weight.
+// 4. Jobs of equal priority balance what they have beyond their gangs by weight. A unit moves only
+//    if the job that gets it still has no more for its weight than the other one, so that no move
+//    is ever undone, and if both train on for long enough (IsWorthChanging).
+
+#ifndef ATOLL_COORDINATOR_CORE_SHARING_DIVIDE_H_
+#define ATOLL_COORDINATOR_CORE_SHARING_DIVIDE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace atl::coord {
+
+struct SharingJob {
+  JobId id;
+  int64_t priority = 0;
+  double weight = 1;       // above 0
+  int64_t needed = 1;      // workers of its gang
+  bool started = false;    // uses idle workers without a whole gang, too
+  int64_t away = 0;        // workers that it lost a moment ago and that may come back
+  double rounds_left = 0;  // that it trains for
+};
+
+// Workers that leave a job together: those of an island, or one without an island.
+struct SharingUnit {
+  std::vector<NodeId> workers;
+  std::optional<size_t> job;  // index of the one that has them; else they are idle
+};
+
+struct Share {
+  std::optional<size_t> job;  // that is to have the unit
+  std::string reason;         // why that one, where another has it
+};
+
+struct Division {
+  std::vector<Share> shares;  // by unit
+  std::vector<bool> whole;    // by job: its gang is complete once it has its shares
+};
+
+// `may_have`: the job can use the worker. `takes`: the job has room for one more worker, this one,
+// which fills it.
+using MayHave = std::function<bool(size_t job, const NodeId& worker)>;
+
+// `jobs`: in the order of submission.
+Division Divide(const std::vector<SharingJob>& jobs, const std::vector<SharingUnit>& units,
+                const MayHave& may_have, const MayHave& takes);
+
+}  // namespace atl::coord
+
+#endif  // ATOLL_COORDINATOR_CORE_SHARING_DIVIDE_H_

@@ -1,0 +1,332 @@
+#include "coordinator/core/sharing/scheduling.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/islands/grouping.h"
+#include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/islands/islands.h"
+#include "coordinator/core/jobs.h"
+#include "coordinator/core/preparation.h"
+#include "coordinator/core/rounds/round_length.h"
+#include "coordinator/core/rounds/site_data.h"
+#include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/sharing/divide.h"
+
+namespace atl::coord {
+namespace {
+
+// Why the job leaves the worker out, whatever that finds; "" if it does not.
+std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker) {
+  const std::string& at = GetWorkerSite(worker);
+  if (!job.record.site && job.spec().outer.site.rounds > 0) {
+    const Job* site = FindSiteJob(s, job, at);
+    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
+  }
+  return WhyNoPart(job.spec().layout, worker.record.name, at, worker.devices.size());
+}
+
+// "; left out: w3: layout.exclude names it", of attached workers.
+std::string LeftOut(const State& s, const Job& job) {
+  constexpr int64_t kNamed = 8;
+  std::string text;
+  int64_t count = 0;
+  for (const auto& [name, worker] : s.workers) {
+    const std::string why = worker.attached ? WhyLeftOut(s, job, worker) : "";
+    if (why.empty() || ++count > kNamed) continue;
+    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", name, ": ", why);
+  }
+  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
+  return text;
+}
+
+// Workers without work, in the order of names; found once for all jobs.
+using IdleWorkers = std::vector<Worker*>;
+IdleWorkers ListIdle(State& s) {
+  IdleWorkers idle;
+  for (auto& [name, worker] : s.workers) {
+    if (worker.attached && !worker.leaves() && worker.candidate_for.empty() &&
+        std::as_const(s).FindAssignment(worker).job == nullptr) {
+      idle.push_back(&worker);
+    }
+  }
+  return idle;
+}
+
+// Returns whether the job may have it. It is one of IdleWorkers, unless another job has it by now.
+bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
+  return worker.candidate_for.empty() && !worker.refused.contains(job.id()) &&
+         WhyLeftOut(s, job, worker).empty();
+}
+
+void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
+  for (Worker* worker : workers) {
+    if (!IsIdleFor(s, *worker, job)) continue;
+    const std::string why = WhyNoData(job.spec(), *worker);
+    if (!why.empty()) RefuseWorker(s, job, *worker, why);
+  }
+}
+
+void MakeCandidate(State& s, const Job& job, Worker& worker) {
+  s.SetCandidate(worker, job.id());
+  worker.requested_at = worker.request_again_at = s.now;
+}
+
+void TakeIdleWorkers(State& s, Job& job, const IdleWorkers& workers) {
+  if (workers.empty()) return;
+  IslandCapacity capacity(s, job);
+  for (Worker* worker : workers) {
+    if (!IsIdleFor(s, *worker, job) || !capacity.Take(*worker)) continue;
+    MakeCandidate(s, job, *worker);
+  }
+}
+
+// A job that waits for workers has none of a site's to wait for.
+void ScheduleSiteJob(State& s, Job& job, const IdleWorkers& workers) {
+  if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
+}
+
+// All that is divided, with what divide.h has to know of it.
+struct Sharing {
+  // Where a unit is: an island of a job, a candidate (island -1), or idle (no job).
+  struct Place {
+    Job* job = nullptr;
+    IslandId island = -1;
+  };
+  std::vector<Job*> jobs;
+  std::vector<SharingJob> sharing;
+  std::vector<SharingUnit> units;
+  std::vector<Place> places;               // by unit
+  std::vector<IslandCapacity> capacities;  // by job
+
+  void Add(const Place& place, std::optional<size_t> job, std::vector<NodeId> workers) {
+    units.push_back({std::move(workers), job});
+    places.push_back(place);
+  }
+};
+
+bool CanUse(const State& s, const Job& job, const NodeId& name) {
+  const Worker* worker = s.FindWorker(name);
+  return worker != nullptr && worker->attached && !worker->leaves() &&
+         !worker->refused.contains(job.id()) && WhyLeftOut(s, job, *worker).empty();
+}
+
+// Returns when the island's worker, which was lost, is not expected any more; nothing: it is not
+// now. Meanwhile no other job's workers take its place.
+std::optional<Instant> AwaitedUntil(const State& s, const Job& job, IslandId id) {
+  const auto since = job.vacant_since.find(id);
+  if (since == job.vacant_since.end()) return std::nullopt;
+  const Instant until = since->second + s.options.vacant_island_grace;
+  return until > s.now ? std::optional(until) : std::nullopt;
+}
+
+double CountRoundsLeft(const Job& job) {
+  const int64_t of_island = std::max<int64_t>(1, GetStepsPerRound(job)) *
+                            std::max<int64_t>(1, job.spec().inner.batch_sequences);
+  return static_cast<double>(job.ledger->free()) /
+         (static_cast<double>(of_island) *
+          static_cast<double>(std::max<int64_t>(1, job.occupied_islands())));
+}
+
+// Adds a job that can have workers, and those that it has.
+void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& all) {
+  const size_t at = all.jobs.size();
+  const ScheduleSpec& schedule = job.spec().schedule;
+  SharingJob sharing{.id = job.id(),
+                     .priority = schedule.priority,
+                     .weight = static_cast<double>(std::max<int64_t>(1, schedule.weight)),
+                     .needed = NeededWorkers(job.spec()),
+                     .started = job.progress.state != JobState::kQueued,
+                     .rounds_left = CountRoundsLeft(job)};
+  int64_t workers = 0;
+  for (const auto& [id, island] : job.islands) {
+    if (!island.site.empty()) continue;
+    if (island.incarnation == 0) {
+      const std::optional<Instant> until = AwaitedUntil(s, job, id);
+      if (until) s.reconcile_by = std::min(s.reconcile_by, *until);
+      if (until) ++sharing.away;
+      continue;
+    }
+    std::vector<NodeId> names = {island.worker};
+    for (const IslandMember& follower : island.followers) names.push_back(follower.worker);
+    workers += std::ssize(names);
+    all.Add({&job, id}, at, std::move(names));
+  }
+  // An island that has lost one of its workers goes on: it is no reason to take any from others.
+  if (job.active() && TrainingIslands(s, job) >= job.spec().outer.min_islands) {
+    sharing.needed = std::min(sharing.needed, workers);
+  }
+  for (const NodeId& name : candidates) all.Add({&job, -1}, at, {name});
+  all.jobs.push_back(&job);
+  all.sharing.push_back(std::move(sharing));
+  all.capacities.emplace_back(s, job);
+}
+
+Sharing Collect(State& s, const IdleWorkers& idle) {
+  std::map<JobId, std::vector<NodeId>> candidates;
+  for (const NodeId& name : s.candidates) {
+    candidates[s.FindWorker(name)->candidate_for].push_back(name);
+  }
+  Sharing all;
+  s.jobs.ForEachLive([&](Job& job) {
+    if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing ||
+        job.stale()) {
+      return;
+    }
+    if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, idle);
+    if (job.progress.state == JobState::kQueued) {
+      job.waiting_for = TooFewServers(s, job);
+      if (!job.waiting_for.empty()) return;
+    }
+    AddJob(s, job, candidates[job.id()], all);
+  });
+  for (const Worker* worker : idle) {
+    if (worker->candidate_for.empty()) all.Add({}, std::nullopt, {worker->record.name});
+  }
+  s.shares = all.jobs.size() > 1;
+  return all;
+}
+
+// "; job b-2 (priority 5) has 3", of workers that the job at `waiting` could use.
+std::string WhoHasThem(const State& s, const Sharing& all, size_t waiting) {
+  constexpr int kNamed = 8;
+  std::map<size_t, int64_t> counts;
+  for (const SharingUnit& unit : all.units) {
+    if (!unit.job || *unit.job == waiting) continue;
+    for (const NodeId& name : unit.workers) {
+      if (CanUse(s, *all.jobs[waiting], name)) ++counts[*unit.job];
+    }
+  }
+  std::string text;
+  int named = 0;
+  for (const auto& [job, count] : counts) {
+    if (++named > kNamed) break;
+    absl::StrAppend(&text, "; job ", all.sharing[job].id, " (priority ", all.sharing[job].priority,
+                    ") has ", count);
+  }
+  return text;
+}
+
+void SetCalled(State& s, Job& job, IslandId id, const std::string& reason) {
+  const auto called = job.called.find(id);
+  if (called != job.called.end() && called->second == reason) return;
+  if (called == job.called.end() && reason.empty()) return;
+  s.Touch(job, id);
+  if (reason.empty()) {
+    job.called.erase(called);
+    s.Log(job.id(), Severity::kInfo, absl::StrCat("island ", id, " stays: no job needs it now"));
+    return;
+  }
+  if (called == job.called.end()) {
+    s.Log(job.id(), Severity::kInfo,
+          absl::StrCat("island ", id, " leaves when it has pushed what it has trained: ", reason));
+  }
+  job.called[id] = reason;
+}
+
+void Release(State& s, Job& job, Worker& worker, const std::string& reason) {
+  s.SetCandidate(worker, "");
+  SendStop<IslandOrder>(s, worker, job.id(), IslandOrder().island, job.progress.plan_generation,
+                        reason);
+}
+
+// A job whose gang is complete in idle workers begins.
+void ScheduleQueued(State& s, const Sharing& all, const Division& division, size_t at) {
+  Job& job = *all.jobs[at];
+  int64_t idle = 0, leaving = 0;
+  std::vector<Worker*> workers;
+  for (size_t unit = 0; unit < all.units.size(); ++unit) {
+    const bool own = division.shares[unit].job == at;
+    for (const NodeId& name : all.units[unit].workers) {
+      if (!own && all.units[unit].job) break;
+      if (!CanUse(s, job, name)) continue;
+      ++(all.units[unit].job ? leaving : idle);
+      if (own && !all.units[unit].job) workers.push_back(s.FindWorker(name));
+    }
+  }
+  const int64_t needed = all.sharing[at].needed;
+  if (std::ssize(workers) >= needed) {
+    s.SetState(job, JobState::kPreparing, "workers open the model and the data");
+    for (Worker* worker : workers) MakeCandidate(s, job, *worker);
+    return;
+  }
+  job.waiting_for =
+      absl::StrCat("waiting for workers: ", needed, " needed, ", idle, " idle",
+                   leaving > 0 ? absl::StrCat(", ", leaving, " about to leave other jobs") : "",
+                   RefusedBy(s, job), LeftOut(s, job), WhoHasThem(s, all, at));
+}
+
+// The workers of a job that prepares are taken from it: it waits for others.
+void Unschedule(State& s, Job& job, const std::string& reason) {
+  for (const NodeId& name : std::set(s.candidates)) {
+    Worker& worker = *s.FindWorker(name);
+    if (worker.candidate_for == job.id()) Release(s, job, worker, reason);
+  }
+  s.SetState(job, JobState::kQueued, absl::StrCat("its workers are taken: ", reason));
+}
+
+void CarryOut(State& s, const Sharing& all, const Division& division) {
+  for (size_t at = 0; at < all.jobs.size(); ++at) {
+    Job& job = *all.jobs[at];
+    if (job.progress.state == JobState::kQueued) {
+      ScheduleQueued(s, all, division, at);
+    } else if (job.active()) {
+      job.waiting_for = division.whole[at] ? "" : WhoHasThem(s, all, at);
+    }
+  }
+  for (size_t unit = 0; unit < all.units.size(); ++unit) {
+    const Sharing::Place& place = all.places[unit];
+    const Share& share = division.shares[unit];
+    const bool moves = share.job != all.units[unit].job;
+    if (place.island >= 0) {
+      SetCalled(s, *place.job, place.island, moves ? share.reason : "");
+      continue;
+    }
+    Worker& worker = *s.FindWorker(all.units[unit].workers.front());
+    if (!moves) continue;
+    if (place.job == nullptr) {
+      Job& job = *all.jobs[*share.job];
+      const bool started = job.progress.state != JobState::kQueued;
+      if (started && worker.candidate_for.empty()) MakeCandidate(s, job, worker);
+    } else if (place.job->progress.state != JobState::kPreparing) {
+      Release(s, *place.job, worker, share.reason);
+    } else if (worker.candidate_for == place.job->id()) {
+      Unschedule(s, *place.job, share.reason);
+    }
+  }
+}
+
+}  // namespace
+
+void Schedule(State& s) {
+  const IdleWorkers idle = ListIdle(s);
+  s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, idle); });
+  Sharing all = Collect(s, idle);
+  const Division division = Divide(
+      all.sharing, all.units,
+      [&](size_t job, const NodeId& worker) { return CanUse(s, *all.jobs[job], worker); },
+      [&](size_t job, const NodeId& worker) {
+        return all.capacities[job].Take(*s.FindWorker(worker));
+      });
+  CarryOut(s, all, division);
+}
+
+void ScheduleTouched(State& s) {
+  const IdleWorkers workers = ListIdle(s);
+  if (workers.empty()) return;
+  for (const int64_t number : s.touched) {
+    Job* job = s.jobs.Find(number);
+    if (job == nullptr) continue;
+    const bool takes = job->progress.state != JobState::kFinishing && job->active();
+    if (takes && !job->stale()) TakeIdleWorkers(s, *job, workers);
+  }
+  PumpCandidates(s);
+}
+
+}  // namespace atl::coord

@@ -1,0 +1,200 @@
+// Several jobs that share the workers, in the World's commands.
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/testing/shared_fixture.h"
+
+namespace atl::testing {
+namespace {
+
+bool Has(const World& w, IslandId island, const NodeId& worker, const JobId& job = "lm-1") {
+  const IslandView view = w.Island(island, job);
+  return view.incarnation != 0 && view.worker == worker;
+}
+
+JobState GetState(const World& w, const JobId& job) { return w.Job(job).summary.state; }
+
+// Candidates of the job open it; the first one makes its version 0.
+void Begin(World& w, const std::vector<NodeId>& workers) {
+  for (const NodeId& name : workers) w.Do(absl::StrCat("worker ", name, " prepared"));
+  w.DoLines({"servers answer", absl::StrCat("worker ", workers[0], " pushes"),
+             absl::StrCat("worker ", workers[0], " stages"), "servers answer"});
+  for (const NodeId& name : workers) w.Do(absl::StrCat("worker ", name, " ready"));
+}
+
+// Three workers train the first job, and the last of them has leased data when a job of higher
+// priority comes that needs two.
+struct Preempted : World {
+  Preempted() {
+    StartJob({"ps-0"}, {"a", "b", "c"}, "min=1 tokens=4000");
+    DoLines({"worker c leases wanted=4", "submit name=hi min=2 max=2 priority=5 tokens=400"});
+  }
+  // The island of c ends what it has begun.
+  void RunOut() {
+    DoLines({"worker c pushes", "worker c stages"});
+    Round({"a"}, 4);
+  }
+};
+
+TEST_CASE("job_of_higher_priority_gets_its_gang_when_others_have_pushed_what_they_trained") {
+  Preempted w;
+  CHECK(w.Island(1).incarnation == 0);  // it had nothing under way
+  CHECK(Has(w, 2, "c"));
+  CHECK(w.Order("c").run == RunState::kRun);
+  CHECK(HasText(w.Do("worker c leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
+  CHECK(GetState(w, "hi-2") == JobState::kQueued);  // a gang begins whole
+  w.RunOut();
+  CHECK(w.Job().summary.version == 1);
+  CHECK(w.Island(2).incarnation == 0);
+  CHECK(w.Island(2).rounds_accepted == 1);
+  for (const IslandId island : {0, 1, 2}) {
+    CHECK(w.Island(island).steps_redone == 0);
+    CHECK(w.Island(island).evictions == 0);
+  }
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+  Begin(w, {"b", "c"});
+  CHECK(GetState(w, "hi-2") == JobState::kRunning);
+  CHECK(Has(w, 0, "b", "hi-2"));
+  CHECK(Has(w, 1, "c", "hi-2"));
+  w.Do("worker a ready");
+  w.Round({"a"}, 4);
+  CHECK(w.Job().summary.version == 2);  // with what is left
+  SECTION("when it has ended the islands have their workers back") {
+    w.DoLines({"cancel hi-2", "worker b beats", "worker c beats", "worker b prepared",
+               "worker c prepared"});
+    CHECK(Has(w, 1, "b"));
+    CHECK(Has(w, 2, "c"));
+    CHECK(w.Job().ledger.committed == 12);
+  }
+  SECTION("what it loses is replaced when it is unlikely that it comes back") {
+    w.Do("worker a leases wanted=4");
+    w.DoLines({"worker c dies", "wait 20"});
+    CHECK(w.Order("a").run == RunState::kRun);
+    CHECK(w.Leases("a").size() == 1);
+    CHECK_FALSE(HasText(w.Do("worker a leases wanted=4"), "exhausted"));
+    CHECK(HasText(w.Do("wait 12"), "island 0 leaves"));
+  }
+}
+
+TEST_CASE("call_for_workers_goes_on_after_a_restart_of_the_coordinator") {
+  Preempted w;
+  w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
+             "worker a attaches incarnation=1", "worker b attaches incarnation=1",
+             "worker c attaches incarnation=1", "servers answer", "worker a ready",
+             "worker c ready"});
+  CHECK(HasText(w.Do("worker c leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
+  CHECK(GetState(w, "hi-2") == JobState::kQueued);
+  w.RunOut();
+  CHECK(w.Island(2).rounds_accepted == 1);
+  CHECK(w.Island(2).steps_redone == 0);
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+}
+
+TEST_CASE("island_that_is_needed_no_more_stays") {
+  Preempted w;
+  w.DoLines({"worker c leases wanted=4 request=2", "cancel hi-2"});
+  CHECK(HasText(w.Do("worker c leases wanted=4 request=2"), "LeaseGrant 2: 4-8"));
+  CHECK(Has(w, 2, "c"));
+}
+
+TEST_CASE("a_job_takes_its_least_number_of_islands_or_none") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b", "c"}, "min=1 tokens=4000");
+  w.Do("submit name=hi min=4 priority=5 tokens=400");
+  for (const IslandId island : {0, 1, 2}) CHECK(w.Island(island).incarnation != 0);
+  CHECK(GetState(w, "hi-2") == JobState::kQueued);
+  w.Do("worker d attaches");
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+  CHECK(GetState(w, "lm-1") == JobState::kRunning);
+  CHECK(w.Job().summary.active_islands == 0);
+  w.Do("cancel hi-2");
+  w.DoLines({"worker b beats", "worker b prepared", "worker b ready"});
+  w.Round({"b"}, 4);
+  CHECK(w.Job().summary.version == 1);
+}
+
+TEST_CASE("job_below_its_minimum_waits_until_it_has_its_workers_back") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "min=2 tokens=4000");
+  w.DoLines({"worker b leases wanted=4", "worker a leases wanted=4",
+             "submit name=hi min=1 max=1 priority=1 tokens=400"});
+  CHECK(w.Order("a").run == RunState::kRun);
+  for (const std::string name : {"a", "b"}) {
+    w.DoLines({"worker " + name + " pushes", "worker " + name + " stages"});
+  }
+  w.Do("servers answer");
+  CHECK(w.Job().summary.version == 1);
+  CHECK(w.Island(1).incarnation == 0);
+  CHECK(w.Order("a").run == RunState::kPause);
+  CHECK(HasText(w.Job().summary.waiting_for, "job hi-2 (priority 1) has 1"));
+  w.DoLines({"cancel hi-2", "worker b beats", "worker b prepared"});
+  CHECK(w.Order("a").run == RunState::kRun);
+  CHECK(Has(w, 1, "b"));
+}
+
+TEST_CASE("jobs_of_equal_priority_share_by_weight_which_may_change") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b", "c", "d"}, "min=1 tokens=4000");
+  w.Do("submit name=two min=1 tokens=4000");
+  Begin(w, {"d", "c"});
+  CHECK(Has(w, 0, "a"));
+  CHECK(Has(w, 1, "b"));
+  CHECK(w.Job("two-2").islands.size() == 2);
+  JobSpec spec = w.Job().spec;
+  spec.schedule.weight = 4;
+  w.HandleEvent(ChangeSettings{1, "lm-1", spec, "schedule.weight = 4"});
+  REQUIRE(w.reply().ok());
+  w.DoLines({"servers answer", "worker c beats", "worker d beats", "worker c prepared",
+             "worker d prepared"});
+  int64_t occupied = 0;
+  for (const IslandView& island : w.Job().islands) occupied += island.incarnation != 0 ? 1 : 0;
+  CHECK(occupied == 3);
+}
+
+TEST_CASE("a_small_job_runs_on_what_a_larger_one_cannot_use_yet") {
+  World w;
+  w.StartJob({"ps-0"}, {"a", "b"}, "max=2 tokens=4000");
+  w.DoLines({"worker c attaches", "submit name=big min=4 tokens=4000",
+             "submit name=small min=1 max=1 tokens=400"});
+  CHECK(GetState(w, "big-2") == JobState::kQueued);
+  CHECK(GetState(w, "small-3") == JobState::kPreparing);
+  Begin(w, {"c"});
+  w.Do("worker d attaches");
+  CHECK(GetState(w, "small-3") == JobState::kRunning);
+  w.Do("cancel lm-1");
+  CHECK(GetState(w, "big-2") == JobState::kPreparing);  // no later than without the small one
+  CHECK(w.Job("small-3").summary.active_islands == 0);
+  CHECK(GetState(w, "small-3") == JobState::kRunning);
+}
+
+TEST_CASE("job_that_prepares_gives_way_at_once") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches",
+             "submit min=2 tokens=400"});
+  REQUIRE(GetState(w, "lm-1") == JobState::kPreparing);
+  const std::string output = w.Do("submit name=hi min=1 max=1 priority=1 tokens=400");
+  CHECK(GetState(w, "lm-1") == JobState::kQueued);
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+  CHECK(HasText(output, "-> b: PrepareJob hi-2"));
+  w.Do("cancel hi-2");
+  CHECK(GetState(w, "lm-1") == JobState::kPreparing);
+}
+
+TEST_CASE("island_of_several_workers_leaves_whole_with_its_work_pushed") {
+  SharedWorld w;
+  w.DoLines({"worker a leases wanted=4", "submit name=hi min=1 max=1 priority=1 tokens=400"});
+  CHECK(Has(w, 0, "a"));
+  w.DoLines({"worker a pushes", "worker a stages", "servers answer"});
+  CHECK(w.Job().summary.version == 1);
+  CHECK(w.Island(0).rounds_accepted == 1);
+  CHECK(w.Island(0).steps_redone == 0);
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+  w.DoLines({"worker a beats", "worker b beats", "worker c beats"});
+  CHECK(w.Membership("b").job.empty());
+  w.DoLines({"worker b prepared", "worker c prepared"});
+  CHECK(w.Island(0).workers.size() == 2);
+}
+
+}  // namespace
+}  // namespace atl::testing
