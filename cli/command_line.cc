@@ -27,6 +27,7 @@
 #include "cli/plan.h"
 #include "cli/profile.h"
 #include "cli/rehearse.h"
+#include "cli/replay.h"
 #include "cli/run/program.h"
 #include "cli/run/run.h"
 #include "cli/text/output.h"
@@ -300,6 +301,9 @@ class CommandLine {
     Add("status", "print members, islands, parameter servers and rounds, with reasons", [this] {
       return Status(global_, watch_);
     })->add_flag("--watch", watch_, "repeat until interrupted");
+    AddReplayFlags(*AddLocal("replay", "play a coordinator's recording, and compare its decisions",
+                             [this] { return Replay(global_, replay_); }),
+                   &replay_);
     AddDoctorFlags(*Add("doctor", "check this machine and the connection to the cluster",
                         [this] { return Doctor(global_, doctor_); }),
                    &doctor_);
@@ -435,6 +439,7 @@ class CommandLine {
   RecoverFlags recover_;
   PlanFlags plan_;
   RehearseFlags rehearse_;
+  ReplayFlags replay_;
   PredictFlags predict_;
   TokenizeFlags tokenize_;
   TraceFlags trace_;

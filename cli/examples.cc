@@ -53,6 +53,7 @@ constexpr Examples kExamples[] = {
     {"rehearse", "atoll rehearse job.toml --cluster cluster.toml --failures failures.toml",
      "atoll rehearse job.toml --cluster cluster.toml --failures failures.toml --compare "
      "checkpoint.peer_copies=0,1,2"},
+    {"replay", "atoll replay recording", "atoll replay recording --until 3:1204 --show lm-1"},
     {"trace", "atoll trace lm-1", "atoll trace lm-1 --island 1 --out step.json"},
     {"init", "atoll init --dev", "atoll init --host coordinator.example"},
     {"token", "atoll token create --role worker,paramserver --uses 8", "atoll token ls"},

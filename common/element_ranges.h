@@ -58,6 +58,11 @@ class ElementRanges {
 
   bool operator==(const ElementRanges&) const = default;
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.end_of_);
+  }
+
  private:
   std::map<int64_t, int64_t> end_of_;  // by begin; disjoint, and no two touch
 };

@@ -26,6 +26,11 @@ class Estimate {
   // times an hour, and 95% of the hours are to be without a mistake. Before kSamples it is 10.
   double spread() const;
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.samples_);
+  }
+
  private:
   std::deque<double> samples_;
 };

@@ -250,6 +250,7 @@ absl::StatusOr<std::unique_ptr<LeadingServer>> LeadingServer::Start(const Server
   ATOLL_ASSIGN_OR_RETURN(auto loop,
                          CoordinatorLoop::Open(std::move(store), options.state_dir, options.cluster,
                                                access->cluster(), options.core));
+  if (!options.record.empty()) ATOLL_RETURN_IF_ERROR(loop->Record(options.record));
   auto impl = std::make_unique<Leader>(access, std::move(loop), options.state_dir);
   ATOLL_RETURN_IF_ERROR(impl->Listen(options));
   return impl;

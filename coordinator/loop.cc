@@ -123,6 +123,11 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
         PostEvent([this, event = std::move(event)](Instant now) { Step(now, event); });
       }) {}
 
+absl::Status CoordinatorLoop::Record(const std::string& folder) {
+  ATOLL_ASSIGN_OR_RETURN(recorder_, Recorder::Open(&RealFiles(), folder));
+  return absl::OkStatus();
+}
+
 void CoordinatorLoop::SendToWorker(const NodeId& worker, Incarnation incarnation,
                                    ToWorkerMessage message) {
   send_to_worker({worker, incarnation, core_.epoch(), std::move(message), core_.cluster()});
@@ -191,7 +196,9 @@ bool CoordinatorLoop::MayGather() const {
 
 void CoordinatorLoop::Step(Instant now, const CoordinatorEvent& event) {
   if (!failure_.ok()) return;
+  if (recorder_ != nullptr) recorder_->BeforeStep(now, event, core_);
   CoordinatorActions actions = core_.Step(now, event);
+  if (recorder_ != nullptr) recorder_->AfterStep(actions);
   observations_->OnStep(now, UnixTimeMs(), event, actions.persist);
   core_deadline_ = actions.next_deadline;
   if (const auto* from = std::get_if<FromWorker>(&event)) {

@@ -20,6 +20,7 @@
 #include "coordinator/island_planner.h"
 #include "coordinator/lateness.h"
 #include "coordinator/observations.h"
+#include "coordinator/recording/recorder.h"
 #include "coordinator/store.h"
 #include "coordinator/trace_request_table.h"
 
@@ -38,6 +39,10 @@ class CoordinatorLoop {
                                                                const ClusterId& lost,
                                                                const ClusterId& authority,
                                                                CoordinatorOptions options);
+
+  // Records what the core receives from now on (recording/recorder.h). An error: the folder cannot
+  // be used. REQUIRES: before Run.
+  absl::Status Record(const std::string& folder);
 
   // Where actions go. REQUIRES: set before Run; called on the loop's thread.
   std::function<void(const ToWorker&)> send_to_worker;
@@ -108,6 +113,7 @@ class CoordinatorLoop {
   std::atomic<int64_t> posted_{0}, run_{0};
   std::unique_ptr<Store> store_;
   CoordinatorCore core_;
+  std::unique_ptr<Recorder> recorder_;  // null: nothing is recorded
   Instant core_deadline_ = kNever;
   Instant wake_ = kNever;  // when the loop's next turn is due at the latest
   Lateness lateness_;

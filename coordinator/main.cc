@@ -49,6 +49,9 @@ int main(int argc, char** argv) {
   app.add_option(
       "--restore", options.restore_from,
       "file of `atoll backup`: restores it to --state-dir, which must be empty, and starts");
+  app.add_option("--record", options.record,
+                 "folder for a recording of what is received and decided, for `atoll replay`: the "
+                 "newest 128 MiB of it");
   atl::AddLogFlags(app);
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
   app.add_option("--certificate-lifetime", lifetime,

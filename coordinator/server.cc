@@ -13,6 +13,7 @@
 #include "common/trust/identity_folder.h"
 #include "coordinator/etcd/store_etcd.h"
 #include "coordinator/leading_server.h"
+#include "coordinator/recording/recorder.h"
 #include "coordinator/standby_server.h"
 #include "coordinator/store_backup.h"
 #include "coordinator/store_sqlite.h"
@@ -64,6 +65,10 @@ class Coordinator : public CoordinatorServer {
     ATOLL_RETURN_IF_ERROR(
         Annotate(ListenCredentials(access_->tls(), options_.listen).status(), "--listen"));
     ATOLL_RETURN_IF_ERROR(CheckOwnCertificate(access_->tls()));
+    if (!options_.record.empty()) {
+      ATOLL_RETURN_IF_ERROR(
+          Annotate(Recorder::Open(&RealFiles(), options_.record).status(), "--record"));
+    }
     // Before anything is stored: what cannot be reached leaves no state.
     ATOLL_RETURN_IF_ERROR(Annotate(CheckCanListen(options_.listen), "--listen"));
     if (!options_.http_listen.empty()) {

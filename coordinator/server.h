@@ -21,6 +21,7 @@ struct ServerOptions {
   std::string advertise;     // "host:port" by which clients reach `listen`; empty: the same
   ClusterId cluster;         // of a lost store, for an empty one; empty: the store's, or a new one
   std::string restore_from;  // a backup: the store, which is empty, is made of it first
+  std::string record;        // folder for a recording of what the core receives; empty: none
   std::string metrics_listen;  // "host:port" for monitors; empty: none
   std::string http_listen;     // "host:port" of the web page; empty: none
   // Empty: those of `atoll init` in state_dir, if there are any.

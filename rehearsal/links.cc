@@ -86,9 +86,10 @@ int64_t Links::Send(const Path& path, double bytes, Timeline::Action arrived) {
   return number;
 }
 
-const Links::Ends* Links::Find(int64_t transfer) const {
+std::optional<bool> Links::IsMoving(int64_t transfer) const {
   const auto found = where_.find(transfer);
-  return found == where_.end() ? nullptr : &found->second.path.ends;
+  if (found == where_.end()) return std::nullopt;
+  return found->second.link->down == 0;
 }
 
 void Links::Say(const Ends& ends, Timeline::Action arrived) {

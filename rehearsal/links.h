@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -41,8 +42,8 @@ class Links {
   void Cancel(int64_t transfer);
   // The node has ended: what it serves arrives no more. Calls `arrived` of each, which finds that.
   void Break(const std::string& node);
-  // Where a transfer that is on its way passes; null: it is not.
-  const Ends* Find(int64_t transfer) const;
+  // Returns whether the transfer's link is up; none: it is not on its way.
+  std::optional<bool> IsMoving(int64_t transfer) const;
   // Until a short message is there, on a link that is up.
   Duration Latency(const Ends& ends) const;
   bool IsUp(const Ends& ends) const;

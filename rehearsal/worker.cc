@@ -110,16 +110,17 @@ void Worker::NoteProgress() {
   const bool idle = !stepping_ && !outstanding_ && on_links_.empty() && state_on_links_.empty();
   if (idle) return;
   if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
-  int64_t open = 0, moving = 0;
-  for (const auto* transfers : {&on_links_, &state_on_links_}) {
-    for (const int64_t transfer : *transfers) {
-      const Links::Ends* const ends = world_.links.Find(transfer);
-      open += ends != nullptr;
-      moving += ends != nullptr && world_.links.IsUp(*ends);
-    }
-  }
+  const auto any_moves = [&](std::vector<int64_t>& transfers) {
+    while (!transfers.empty() && !world_.links.IsMoving(transfers.back())) transfers.pop_back();
+    // The newest one moves while its link is up: hardly any search goes on.
+    return std::any_of(transfers.rbegin(), transfers.rend(), [&](int64_t transfer) {
+      return world_.links.IsMoving(transfer).value_or(false);
+    });
+  };
+  const bool moving = any_moves(on_links_) || any_moves(state_on_links_);
+  const bool waits = !on_links_.empty() || !state_on_links_.empty();
   const bool works = (stepping_ && !stuck_) || outstanding_;
-  if (moving > 0 || (open == 0 && works)) progress_ = world_.timeline.now();
+  if (moving || (!waits && works)) progress_ = world_.timeline.now();
 }
 
 void Worker::MemberLost() {

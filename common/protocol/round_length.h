@@ -83,6 +83,11 @@ class RoundLength {
     return wanted;
   }
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.wanted_since_);
+  }
+
  private:
   std::optional<Instant> wanted_since_;
 };

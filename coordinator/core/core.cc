@@ -23,6 +23,7 @@
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/view_makers.h"
+#include "coordinator/core/whole_state.h"
 
 namespace atl {
 namespace {
@@ -96,6 +97,13 @@ absl::Status CoordinatorCore::Recover(Instant now, const std::vector<StoreRecord
   impl_->state.now = now;
   impl_->state.crashed = crashed;
   return coord::Load(impl_->state, stored);
+}
+
+std::string CoordinatorCore::SaveWhole() const { return coord::SaveWhole(impl_->read()); }
+
+bool CoordinatorCore::LoadWhole(absl::string_view bytes) {
+  impl_->stepped = true;
+  return coord::LoadWhole(bytes, impl_->state);
 }
 
 CoordinatorActions CoordinatorCore::Step(Instant now, const CoordinatorEvent& event) {

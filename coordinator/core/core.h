@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/plain_fields.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/protocol/plan_request.h"
@@ -149,6 +150,12 @@ struct PlanMade {
   double rank = 0;
   double current_rank = 0;
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
+
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.job, self.island, self.request, self.plan, self.current_step_ns, self.rank,
+      self.current_rank, self.left_out);
+  }
 };
 
 // Sites of workers whose operators declare none. A worker that is not named keeps its site.
@@ -213,6 +220,12 @@ struct MakePlan : PlanRequest {
   bool busy = false;  // they are in an island that runs, or ran: there is no time to measure links
   std::string reason;
   std::optional<IslandPlan> current;  // in force, of these workers
+
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    VisitBases<PlanRequest>(v, self);
+    v(self.job, self.island, self.request, self.busy, self.reason, self.current);
+  }
 };
 
 // Which of these workers share an island is to be measured (layout.island = "site") or decided
@@ -220,6 +233,12 @@ struct MakePlan : PlanRequest {
 struct GroupWorkers : PlanRequest {
   JobId job;
   int64_t request = 0;
+
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    VisitBases<PlanRequest>(v, self);
+    v(self.job, self.request);
+  }
 };
 
 struct CoordinatorActions {
@@ -250,6 +269,12 @@ class CoordinatorCore {
   // REQUIRES: no Step was made.
   absl::Status Recover(Instant now, const std::vector<StoreRecord>& stored,
                        const JobId& crashed = "");
+
+  // Everything that is known, stored and not, as bytes that a core of the same build takes in the
+  // place of Recover: every Step that follows is the same there.
+  std::string SaveWhole() const;
+  // False: no SaveWhole of this build has made them, and the core must not be used.
+  bool LoadWhole(absl::string_view bytes);
 
   // `now` never goes back.
   CoordinatorActions Step(Instant now, const CoordinatorEvent& event);

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <map>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "common/ids.h"
 
@@ -123,6 +125,15 @@ class JobTable {
   // The jobs that the newest Close closed.
   int64_t closed() const { return closed_; }
 
+  // REQUIRES: none is open.
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    std::vector<int64_t> live;
+    for (const auto& [number, job] : self.live_) live.push_back(number);
+    v(self.jobs_, live, self.closed_);
+    if constexpr (!std::is_const_v<Self>) self.Rebuild(live);
+  }
+
  private:
   // An event of one job costs the same however many there are: it is found by hash.
   struct Entry {
@@ -133,6 +144,20 @@ class JobTable {
   void Open(int64_t number, Entry& entry) {
     if (!std::exchange(entry.opened, true)) opened_.emplace(number, entry.job);
     if (!std::exchange(entry.live, true)) live_.emplace(number, entry.job);
+  }
+
+  // REQUIRES: of jobs that are there, as they were read.
+  void Rebuild(const std::vector<int64_t>& live) {
+    for (auto& [number, job] : jobs_) {
+      numbers_[job.id()] = number;
+      entries_[number].job = &job;
+    }
+    for (const int64_t number : live) {
+      const auto found = entries_.find(number);
+      if (found == entries_.end()) continue;
+      found->second.live = true;
+      live_[number] = found->second.job;
+    }
   }
 
   Map jobs_;

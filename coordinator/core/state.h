@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/estimate.h"
+#include "common/plain_fields.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_length.h"
 #include "coordinator/core/core.h"
@@ -71,7 +72,7 @@ struct NotedAssignment {
   size_t follower = 0;  // at this index of its followers, or its leader
 };
 
-struct Worker : Member {
+struct WorkerFields {
   bool has_beaten = false;  // since it attached: what it does is known
   std::vector<DeviceInfo> devices;
   std::vector<JobId> held;  // jobs of which it has a checkpoint, by its hello
@@ -94,17 +95,31 @@ struct Worker : Member {
   JobId measured_for;                    // the newest job whose layers' costs it reported
   std::map<JobId, std::string> refused;  // jobs that this incarnation cannot run, and why
   std::map<JobId, Instant> stop_sent;    // of ended jobs that it still reports
-
-  // It is to have no work: it ends, or is drained.
-  bool leaves() const { return leaving || record.draining; }
 };
 
-struct Server : Member {
+struct Worker : Member, WorkerFields {
+  // It is to have no work: it ends, or is drained.
+  bool leaves() const { return leaving || record.draining; }
+
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    VisitBases<Member, WorkerFields>(v, self);
+  }
+};
+
+struct ServerFields {
   std::string endpoint;
   std::string public_key;  // of its tensor link; empty: plaintext
   int64_t memory_bytes = 0;
   ServerHeartbeat load;
   bool site_only = false;  // for jobs of its site's servers alone
+};
+
+struct Server : Member, ServerFields {
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    VisitBases<Member, ServerFields>(v, self);
+  }
 };
 
 // Null: the member is a server.

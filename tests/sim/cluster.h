@@ -125,6 +125,8 @@ struct World {
   std::map<int64_t, std::pair<LocalCheckpoint, std::shared_ptr<IslandState>>> saved;  // by save
   uint64_t trace_hash = 1469598103934665603u;
   std::function<void(const std::string&)> print;  // every line of the trace, when set
+  std::string record_folder;                      // for recordings of its coordinators; empty: none
+  int64_t record_segment_bytes = 0;
 
   std::unique_ptr<CoordinatorNode> coordinator_node;
   std::vector<std::unique_ptr<ServerNode>> servers;

@@ -34,6 +34,7 @@ void CoordinatorNode::Start() {
   // do.
   if (world_.options.seed % 2 == 1) options.many_members = 0;
   core_.emplace(options, kCluster, epoch);
+  BeginRecording();
   std::vector<StoreRecord> stored;
   for (const auto& [key, value] : store_) stored.push_back(value);
   if (absl::Status status = core_->Recover(world_.timeline.now(), stored); !status.ok()) {
@@ -43,6 +44,14 @@ void CoordinatorNode::Start() {
   Deliver(Tick{});
 }
 
+void CoordinatorNode::BeginRecording() {
+  recorder_.reset();
+  if (world_.record_folder.empty()) return;
+  auto recorder = Recorder::Open(&RealFiles(), world_.record_folder, world_.record_segment_bytes);
+  if (!recorder.ok()) return world_.checker.Fail(std::string(recorder.status().message()));
+  recorder_ = *std::move(recorder);
+}
+
 void CoordinatorNode::StartEmpty(bool other_cluster) {
   BeginRun();
   connections_.clear();
@@ -50,6 +59,7 @@ void CoordinatorNode::StartEmpty(bool other_cluster) {
   world_.Trace(absl::StrCat("a coordinator with an empty store starts",
                             other_cluster ? ", of another cluster" : ""));
   core_.emplace(CoordinatorOptions(), other_cluster ? "00000000000000bb" : kCluster, 1);
+  BeginRecording();
   if (!core_->Recover(world_.timeline.now(), {}).ok()) world_.checker.Fail("no recovery");
   Deliver(Tick{});
 }
@@ -82,7 +92,9 @@ void CoordinatorNode::Crash() {
 
 std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
   if (!core_) return {};
+  if (recorder_ != nullptr) recorder_->BeforeStep(world_.timeline.now(), event, *core_);
   const CoordinatorActions actions = core_->Step(world_.timeline.now(), event);
+  if (recorder_ != nullptr) recorder_->AfterStep(actions);
   for (const StoreWrite& write : actions.persist) {
     const std::string key = MakeRecordKey(write.record);
     if (mistaken_) {

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
+#include "coordinator/recording/recorder.h"
 #include "paramserver/core/core.h"
 #include "rehearsal/world/node.h"
 #include "rehearsal/world/server_process.h"
@@ -60,6 +61,7 @@ class CoordinatorNode : public rehearsal::Node {
  private:
   void Carry(const CoordinatorActions& actions);
   void CheckStore();
+  void BeginRecording();
   void Plan(const MakePlan& query);
   void Group(const GroupWorkers& query);
 
@@ -68,6 +70,7 @@ class CoordinatorNode : public rehearsal::Node {
   int64_t losses_ = 0;
   bool mistaken_ = false;  // and nothing of what it does reaches store_
   std::optional<CoordinatorCore> core_;
+  std::unique_ptr<Recorder> recorder_;  // where the world has a folder for it
   std::map<NodeId, int64_t> connections_;
 };
 

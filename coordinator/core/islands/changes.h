@@ -26,6 +26,11 @@ class Changes {
   // The largest three, then how many more.
   std::string Text() const;
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.changes_, self.dropped_);
+  }
+
  private:
   struct Change {
     double size = 1;

@@ -30,6 +30,11 @@ class Resending {
     times_ = many_members ? std::min(times_ + 1, kMostDoublings) : 0;
   }
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.sent_at_, self.times_);
+  }
+
  private:
   static constexpr int kMostDoublings = 3;
 

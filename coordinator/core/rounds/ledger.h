@@ -68,6 +68,11 @@ class Ledger {
   // Writes for every interval that changed since the last call.
   std::vector<StoreWrite> TakeChanges(const JobId& job);
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.budget_, self.used_, self.intervals_, self.changed_);
+  }
+
  private:
   struct Interval {
     int64_t end = 0;

@@ -48,6 +48,11 @@ class StagedShards {
     return found == parts_.end() ? std::vector<ElementRange>{range} : found->second.Missing(range);
   }
 
+  template <class V, class Self>
+  static void VisitFields(V& v, Self& self) {
+    v(self.whole_, self.size_, self.parts_);
+  }
+
  private:
   std::vector<bool> whole_;  // by shard: a contribution has tens of thousands
   size_t size_ = 0;
