@@ -1,14 +1,17 @@
 // How long rehearsals take: jobs of some billion parameters on sites of like machines that fail,
-// one island a site, one seed on one core. With arguments: islands, workers of each, days.
+// one island a site, one seed on one core. With arguments: islands, workers of each, days; or
+// "published" (published.h).
 
 #include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "bench/measure.h"
+#include "bench/rehearsal/published.h"
 #include "common/check.h"
 #include "rehearsal/run.h"
 
@@ -87,6 +90,10 @@ void Play(int islands, int workers, double days, double goal_s) {
 }  // namespace atl::bench
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "published") == 0) {
+    atl::bench::RehearsePublished();
+    return 0;
+  }
   if (argc == 4) {
     atl::bench::Play(std::atoi(argv[1]), std::atoi(argv[2]), std::atof(argv[3]), 0);
     return 0;

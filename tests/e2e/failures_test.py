@@ -93,6 +93,41 @@ def the_coordinator_is_killed(fixture):
 
 
 @case
+def a_recording_is_replayed(fixture):
+    """A worker and the coordinator are killed while it records: a replay decides what they decided,
+    shows the job as it was, and names a file that is damaged"""
+    recording = os.path.join(fixture.folder, "recording")
+    fixture.coordinator("--record=" + recording)
+    fixture.server("ps1", memory="64MiB")
+    for name in ("w1", "w2"):
+        fixture.worker(name, f"--emulate-step-ms={STEP_MS}")
+    fixture.attached(3)
+    job = fixture.submits(schedule__train_tokens=100_000, outer__grace_seconds=2)
+    fixture.reaches(job, 3)
+    fixture.daemons["w2"].kill()
+    evicted(fixture, job, "w2")
+    fixture.daemons["w2"].start()
+    fixture.daemons["coordinator"].kill()
+    fixture.daemons["coordinator"].start()
+    done = fixture.finishes(job)
+    fixture.daemons["coordinator"].stop()
+    replayed = fixture.json("replay", recording)
+    check(replayed["segments"] == 2 and replayed["torn"] == 0 and not replayed["differs"], f"{replayed}")
+    check(replayed["unrecorded"] <= 1 and replayed["alike"] + replayed["unrecorded"] == replayed["events"],
+          f"{replayed}")
+    shown = fixture.json("replay", recording, "--show", job)
+    check(shown["summary"]["version"] == done["summary"]["version"], "the job is another one than it was")
+    first = fixture.json("replay", recording, "--until", "1:1")
+    check(first["events"] == 1 and first["last"]["place"] == "1:1", f"{first}")
+    damaged = os.path.join(recording, "000001.recording")
+    with open(damaged, "r+b") as file:
+        file.seek(os.path.getsize(damaged) // 2)
+        file.write(b"atoll")
+    code, _, errors = fixture.atoll("replay", recording, check=False)
+    check(code == 1 and damaged in errors, f"{code}: {errors}")
+
+
+@case
 def everything_is_killed_at_once(fixture):
     """Every daemon is killed at the same time and started again: the job resumes from the version
     that was committed"""

@@ -1,0 +1,132 @@
+// Decoupled DiLoCo (arXiv 2604.21428): goodput of learners of equal size, each chip interrupted
+// once a year. It leaves open the size of what an interruption takes out, and the times until it is
+// noticed, replaced and used again: the rehearsal has Atoll's own defaults of all of them, a spare
+// that is there at once, and machines of a 128th of all chips.
+//
+// torchft (pytorch.org/blog, June 2025): 30 groups of 10 L40S that reduce gradients in each step of
+// 9 s, one group killed once a minute or every 15 s. Its efficiency is the share of steps that all
+// committed, times that of groups that took part. The time to come back is what its first run
+// shows: 29.6 of 30 groups took part, so each was away for 24 s. Atoll's island is interrupted by a
+// loss and again by a return; torchft drops one step. Goodput is what both have.
+
+#include "bench/rehearsal/published.h"
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "bench/measure.h"
+#include "common/check.h"
+#include "rehearsal/answer.h"
+
+namespace atl::bench {
+namespace {
+
+using rehearsal::Scene;
+
+constexpr int kSeeds = 3;
+constexpr double kGoalPoints = 3;
+constexpr double kChips = 1.2e6, kHoursPerYear = 8760;
+constexpr int kSlices = 128;
+
+struct Published {
+  const char* name;
+  double goodput;  // published
+  int islands = 1;
+  int workers = 1;        // of each
+  double mtbf_hours = 0;  // of a worker
+  const char* kind = "node";
+  const char* times = "";
+  double parameters_flops_per_s = 0;  // so that a step takes the published time
+  int layers = 24;
+  double hours = 2;
+  bool has_goal = true;
+};
+
+template <class T>
+T Get(absl::StatusOr<T> value) {
+  ATOLL_CHECK(value.ok(), value.status().message());
+  return *std::move(value);
+}
+
+Scene MakePublishedScene(const Published& run) {
+  JobSpec spec;
+  spec.name = run.name;
+  spec.model.hidden = 4096;
+  spec.model.layers = run.layers;
+  spec.model.heads = 32;
+  spec.data.path = "/data";
+  spec.data.sequence_length = 2048;
+  spec.inner.batch_sequences = 8 * run.workers;
+  spec.outer.steps_per_round = 24;
+  spec.layout.island = IslandScope::kSite;
+  spec.schedule.train_tokens = int64_t{1} << 47;  // it does not end
+  spec.schedule.validate_every_rounds = 0;
+  plan::Cluster cluster;
+  cluster.types.push_back(*plan::FindDeviceType("h100"));
+  cluster.types[0].flops_per_s = run.parameters_flops_per_s;
+  cluster.types[0].memory_bytes_per_s = 1e15;
+  cluster.types[0].memory_bytes = int64_t{1} << 42;
+  cluster.site_link.bytes_per_s = 1e13;
+  cluster.wan_link.bytes_per_s = 1e11;
+  for (int i = 0; i < run.islands; ++i) {
+    for (int w = 0; w < run.workers; ++w) {
+      const std::string node = absl::StrCat("n", i, "-", w);
+      cluster.devices.push_back({node, node, absl::StrCat("site-", i)});
+    }
+  }
+  Scene scene = Get(rehearsal::MakeScene(spec, cluster, 0.5));
+  return scene;
+}
+
+void Rehearse(const Published& run) {
+  Scene scene = MakePublishedScene(run);
+  const std::string text =
+      absl::StrCat("coordinator = \"site-0\"\n", run.times,
+                   "[[servers]]\nsite = \"site-0\"\ncount = 4\n", "[[failures]]\nkind = \"",
+                   run.kind, "\"\nmtbf_hours = ", run.mtbf_hours, "\nrepair = \"1 s\"\n");
+  const rehearsal::Failures failures = Get(rehearsal::ParseFailures(text, run.name));
+  scene.times = failures.times;
+  const absl::Status placed =
+      rehearsal::PlaceServices(failures.servers, failures.coordinator_site, scene);
+  ATOLL_CHECK(placed.ok(), placed.message());
+  const rehearsal::Answer answer =
+      Get(rehearsal::Rehearse(scene, failures, FromSeconds(run.hours * 3600), 1, kSeeds));
+  const double rehearsed = 100 * answer.goodput.median;
+  const double off = rehearsed - run.goodput;
+  std::printf("%-24s published %5.1f%%, rehearsed %5.1f%%: %+.1f points\n", run.name, run.goodput,
+              rehearsed, off);
+  std::printf("  device-time:");
+  for (int use = 0; use < rehearsal::kUses; ++use) {
+    std::printf(" %s %.1f%%", rehearsal::Name(static_cast<rehearsal::Use>(use)),
+                100 * answer.shares[static_cast<size_t>(use)]);
+  }
+  const rehearsal::RunResult& first = answer.runs.front();
+  std::printf("; seed 1: %ld failures, %ld steps, %ld rounds\n", first.failures, first.steps,
+              first.rounds);
+  if (!run.has_goal) return;
+  std::printf("FIGURE rehearsal_published_%s %.1f points goal <=%g %s\n", run.name, std::fabs(off),
+              kGoalPoints, std::fabs(off) <= kGoalPoints ? "ok" : "short");
+}
+
+}  // namespace
+
+void RehearsePublished() {
+  const double slice = kHoursPerYear / (kChips / kSlices);
+  // A step of all 4.8e9 parameters takes a second.
+  const double flops = 6 * 4.8e9 * 8 * 2048 / 0.5;
+  const char* const own = "[times]\nrestart = \"12 s\"\nopen = \"12 s\"\ndetect = \"5 s\"\n";
+  const double group = 6 * 1.2e9 * 8 * 2048 / 0.5 / 9;
+  const Published runs[] = {
+      {"16_learners", 93, 16, kSlices / 16, slice, "node", "", flops},
+      {"8_learners", 88, 8, kSlices / 8, slice, "node", "", flops},
+      {"1_elastic", 58, 1, kSlices, slice, "node", "", flops},
+      {"1_rigid", 27, 1, 1, slice / kSlices, "node", "", flops},
+      {"torchft_60_s", 81.2, 1, 30, 0.5, "worker", own, group, 6, 6, false},
+      {"torchft_15_s", 13.4, 1, 30, 0.125, "worker", own, group, 6, 6, false},
+  };
+  for (const Published& run : runs) Rehearse(run);
+}
+
+}  // namespace atl::bench
