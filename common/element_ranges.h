@@ -58,9 +58,9 @@ class ElementRanges {
 
   bool operator==(const ElementRanges&) const = default;
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.end_of_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(end_of_);
   }
 
  private:

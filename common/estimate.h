@@ -26,9 +26,9 @@ class Estimate {
   // times an hour, and 95% of the hours are to be without a mistake. Before kSamples it is 10.
   double spread() const;
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.samples_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(samples_);
   }
 
  private:

@@ -4,19 +4,20 @@
 //
 // Numbers, enums, times, texts, std containers, optionals, variants, shared pointers, absl::Status
 // and absl::StatusOr are written; functions are left out, and read as they are. A class with
-// private fields, or with others than are written, has
+// private fields, bases, or others than are written, has
 //
-//   template <class V, class Self>  // Self: the class or the class const
-//   static void VisitFields(V& v, Self& self) { v(self.a_, self.b_); }
+//   template <class V>
+//   void VisitFields(V& v) { v(a_, b_); }
 
 #ifndef ATOLL_COMMON_PLAIN_FIELDS_H_
 #define ATOLL_COMMON_PLAIN_FIELDS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <map>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,16 +45,12 @@ inline constexpr bool kIsArray<std::array<T, n>> = true;
 
 template <class T>
 concept HasVisitFields = requires {
-  &T::template VisitFields<std::monostate, T>;
+  &T::template VisitFields<std::monostate>;
 };
 template <class T>
 inline constexpr bool kIsTime = std::is_same_v<T, Duration> || std::is_same_v<T, Instant>;
-inline int64_t CountOf(Duration time) { return time.count(); }
-inline int64_t CountOf(Instant time) { return time.time_since_epoch().count(); }
-template <class T>
-concept IsKeyed = requires {
-  typename T::key_type;
-};
+inline int64_t Nanoseconds(Duration time) { return time.count(); }
+inline int64_t Nanoseconds(Instant time) { return time.time_since_epoch().count(); }
 
 // Names of eight fields less some, and as many initialisers.
 #define ATOLL_N1(p) p##1
@@ -100,8 +97,8 @@ concept IsKeyed = requires {
   ATOLL_CASE(eights, 4, p)     \
   ATOLL_CASE(eights, 3, p) ATOLL_CASE(eights, 2, p) ATOLL_CASE(eights, 1, p)
 
-template <class V, class Value, class T = std::remove_const_t<Value>>
-void VisitAggregate(V& v, Value& value) {
+template <class V, class T>
+void VisitAggregate(V& v, T& value) {
   static_assert(std::is_aggregate_v<T>, "needs VisitFields");
   // clang-format off
   ATOLL_CASES(5, f) ATOLL_CASES(4, e) ATOLL_CASES(3, d)
@@ -115,233 +112,182 @@ void VisitAggregate(V& v, Value& value) {
 
 }  // namespace plain_fields
 
-// For VisitFields of a struct with these bases.
-template <class... Base, class V, class Self>
-void VisitBases(V& v, Self& self) {
-  (v(static_cast<std::conditional_t<std::is_const_v<Self>, const Base, Base>&>(self)), ...);
-}
-
-// What writers and readers have in common: which fields a value has.
-template <class Self>
-class PlainVisitor {
- public:
-  template <class... T>
-  void operator()(T&... fields) {
-    (self().Visit(fields), ...);
-  }
-
- protected:
-  template <class T>
-  void VisitStruct(T& value) {
-    using Plain = std::remove_const_t<T>;
-    if constexpr (plain_fields::HasVisitFields<Plain>) {
-      Plain::VisitFields(self(), value);
-    } else {
-      plain_fields::VisitAggregate(self(), value);
-    }
-  }
-
- private:
-  Self& self() { return static_cast<Self&>(*this); }
-};
-
-class PlainWriter : public PlainVisitor<PlainWriter> {
+// Reads or writes each value that Visit gets, in the same order. Values that are written may be
+// constant: they are not changed.
+template <bool kReads>
+class PlainCodec {
  public:
   // Appends to `out`, which outlives it.
-  explicit PlainWriter(std::string* out) : out_(*out) {}
-
-  template <class T>
-  void Visit(const T& value) {
-    using namespace plain_fields;  // NOLINT
-    if constexpr (std::is_enum_v<T>) {
-      Number(static_cast<int64_t>(value));
-    } else if constexpr (std::is_integral_v<T>) {
-      Number(static_cast<int64_t>(value));
-    } else if constexpr (std::is_floating_point_v<T>) {
-      out_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-    } else if constexpr (kIsTime<T>) {
-      Number(CountOf(value));
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      Number(std::ssize(value));
-      out_.append(value);
-    } else if constexpr (kIs<T, std::optional>) {
-      Visit(value.has_value());
-      if (value) Visit(*value);
-    } else if constexpr (kIs<T, std::shared_ptr>) {
-      VisitShared(value);
-    } else if constexpr (kIs<T, std::variant>) {
-      Number(static_cast<int64_t>(value.index()));
-      std::visit([this](const auto& held) { Visit(held); }, value);
-    } else if constexpr (kIs<T, std::pair>) {
-      Visit(value.first);
-      Visit(value.second);
-    } else if constexpr (kIsArray<T>) {
-      for (const auto& entry : value) Visit(entry);
-    } else if constexpr (std::is_same_v<T, absl::Status>) {
-      Number(static_cast<int64_t>(value.code()));
-      Visit(std::string(value.message()));
-    } else if constexpr (kIs<T, absl::StatusOr>) {
-      Visit(value.status());
-      if (value.ok()) Visit(*value);
-    } else if constexpr (kIs<T, std::function>) {
-    } else if constexpr (requires { typename T::value_type; }) {
-      Number(std::ssize(value));
-      for (const auto& entry : value) Visit(entry);
-    } else {
-      VisitStruct(value);
-    }
-  }
-
- private:
-  // Seven bits a byte; small numbers of either sign are short.
-  void Number(int64_t number) {
-    auto rest = (static_cast<uint64_t>(number) << 1) ^ static_cast<uint64_t>(number >> 63);
-    for (; rest >= 0x80; rest >>= 7) out_.push_back(static_cast<char>(rest | 0x80));
-    out_.push_back(static_cast<char>(rest));
-  }
-  template <class T>
-  void VisitShared(const std::shared_ptr<T>& value) {
-    if (value == nullptr) return Number(0);
-    const auto [known, is_new] = shared_.try_emplace(value.get(), std::ssize(shared_) + 1);
-    Number(known->second);
-    if (is_new) Visit(*value);
-  }
-
-  std::string& out_;
-  std::map<const void*, int64_t> shared_;
-};
-
-template <class... T>
-void AppendPlain(std::string* out, const T&... values) {
-  PlainWriter writer(out);
-  (writer.Visit(values), ...);
-}
-
-// Reads into values that are as they were constructed.
-class PlainReader : public PlainVisitor<PlainReader> {
- public:
-  explicit PlainReader(absl::string_view bytes) : rest_(bytes) {}
+  explicit PlainCodec(std::string* out) requires(!kReads) : out_(out) {}
+  explicit PlainCodec(absl::string_view bytes) requires(kReads) : rest_(bytes) {}
 
   // False: the bytes are not those of the values that were read, which mean nothing then.
   bool ok() const { return ok_ && rest_.empty(); }
+
+  template <class... T>
+  void operator()(T&... fields) {
+    (Visit(fields), ...);
+  }
 
   template <class T>
   void Visit(T& value) {
     using namespace plain_fields;  // NOLINT
     if constexpr (std::is_enum_v<T> || std::is_integral_v<T>) {
-      value = static_cast<T>(Number());
+      const int64_t number = Number(static_cast<int64_t>(value));
+      if (kReads) value = static_cast<T>(number);
     } else if constexpr (std::is_floating_point_v<T>) {
-      const absl::string_view bytes = Take(sizeof(value));
-      if (ok_) std::memcpy(&value, bytes.data(), sizeof(value));
+      Raw(&value, sizeof(value));
     } else if constexpr (kIsTime<T>) {
-      value = T(Duration(Number()));
+      const int64_t number = Number(Nanoseconds(value));
+      if (kReads) value = T(Duration(number));
     } else if constexpr (std::is_same_v<T, std::string>) {
-      value = std::string(Take(Size()));
+      const size_t size = Size(value.size());
+      if (kReads) value.resize(size);
+      Raw(value.data(), size);
     } else if constexpr (kIs<T, std::optional>) {
-      value.reset();
-      if (Number() != 0) Visit(value.emplace());
+      const bool has = Number(value.has_value()) != 0;
+      if (has && kReads) value.emplace();
+      if (!has && kReads) value.reset();
+      if (has) Visit(*value);
     } else if constexpr (kIs<T, std::shared_ptr>) {
       VisitShared(value);
     } else if constexpr (kIs<T, std::variant>) {
-      VisitVariant(value, static_cast<size_t>(Number()));
+      VisitVariant(value, Number(static_cast<int64_t>(value.index())));
     } else if constexpr (kIs<T, std::pair>) {
-      Visit(value.first);
+      Visit(const_cast<std::remove_const_t<typename T::first_type>&>(value.first));
       Visit(value.second);
     } else if constexpr (kIsArray<T>) {
       for (auto& entry : value) Visit(entry);
     } else if constexpr (std::is_same_v<T, absl::Status>) {
-      const auto code = static_cast<absl::StatusCode>(Number());
-      std::string message;
+      std::string message(value.message());
+      const int64_t code = Number(static_cast<int64_t>(value.code()));
       Visit(message);
-      value = absl::Status(code, message);
+      if (kReads) value = absl::Status(static_cast<absl::StatusCode>(code), message);
     } else if constexpr (kIs<T, absl::StatusOr>) {
-      absl::Status status;
+      absl::Status status = value.status();
       Visit(status);
-      if (status.ok()) Visit(value.emplace());
-      if (!status.ok()) value = status;
+      if (kReads && status.ok()) value.emplace();
+      if (kReads && !status.ok()) value = status;
+      if (status.ok()) Visit(*value);
     } else if constexpr (kIs<T, std::function>) {
     } else if constexpr (requires { typename T::value_type; }) {
       VisitContainer(value);
+    } else if constexpr (HasVisitFields<T>) {
+      value.VisitFields(*this);
     } else {
-      VisitStruct(value);
+      VisitAggregate(*this, value);
     }
   }
 
  private:
-  void Fail() {
+  bool Fail() {
     ok_ = false;
     rest_ = {};
+    return false;
   }
-  absl::string_view Take(size_t size) {
-    if (size > rest_.size()) Fail();
-    const absl::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(taken.size());
-    return taken;
-  }
-  int64_t Number() {
-    uint64_t bits = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const absl::string_view byte = Take(1);
-      if (byte.empty()) return 0;
-      bits |= static_cast<uint64_t>(byte[0] & 0x7f) << shift;
-      if ((byte[0] & 0x80) == 0) {
-        return static_cast<int64_t>(bits >> 1) ^ -static_cast<int64_t>(bits & 1);
-      }
+  void Raw(void* data, size_t size) {
+    if constexpr (!kReads) {
+      out_->append(static_cast<const char*>(data), size);
+    } else if (size <= rest_.size() || Fail()) {
+      if (size > 0) std::memcpy(data, rest_.data(), size);
+      rest_.remove_prefix(size);
     }
-    Fail();
-    return 0;
   }
-  // Of a text or container: no entry is shorter than a byte.
-  size_t Size() {
-    const int64_t size = Number();
-    if (size >= 0 && size <= std::ssize(rest_)) return static_cast<size_t>(size);
-    Fail();
-    return 0;
+  // Seven bits a byte; small numbers of either sign are short. Returns the one that was read.
+  int64_t Number(int64_t number) {
+    uint64_t bits = (static_cast<uint64_t>(number) << 1) ^ static_cast<uint64_t>(number >> 63);
+    if constexpr (!kReads) {
+      for (; bits >= 0x80; bits >>= 7) out_->push_back(static_cast<char>(bits | 0x80));
+      out_->push_back(static_cast<char>(bits));
+      return number;
+    }
+    bits = 0;
+    uint8_t byte = 0x80;
+    for (int shift = 0; shift < 64 && (byte & 0x80) != 0; shift += 7) {
+      byte = 0;
+      Raw(&byte, 1);
+      bits |= static_cast<uint64_t>(byte & 0x7f) << shift;
+    }
+    if ((byte & 0x80) != 0) Fail();
+    return static_cast<int64_t>(bits >> 1) ^ -static_cast<int64_t>(bits & 1);
+  }
+  // The size of a text or container, no entry of which is shorter than a byte.
+  size_t Size(size_t size) {
+    size = static_cast<size_t>(Number(static_cast<int64_t>(size)));
+    if (kReads && size > rest_.size()) Fail();
+    return ok_ ? size : 0;
   }
   template <class T>
   void VisitContainer(T& value) {
-    value.clear();
-    for (size_t left = Size(); left > 0 && ok_; --left) {
-      if constexpr (requires { typename T::mapped_type; }) {
-        typename T::key_type key{};
-        Visit(key);
-        Visit(value[std::move(key)]);
-      } else {
-        typename T::value_type entry{};
-        Visit(entry);
-        if constexpr (plain_fields::IsKeyed<T>) value.insert(std::move(entry));
-        if constexpr (!plain_fields::IsKeyed<T>) value.push_back(std::move(entry));
+    size_t left = Size(static_cast<size_t>(std::distance(value.begin(), value.end())));
+    if constexpr (!kReads) {
+      for (auto&& entry : value) {
+        Visit(const_cast<typename T::value_type&>(entry));
+      }
+    } else {
+      for (value.clear(); left > 0 && ok_; --left) {
+        if constexpr (requires { typename T::mapped_type; }) {
+          typename T::key_type key{};
+          Visit(key);
+          Visit(value[std::move(key)]);
+        } else {
+          typename T::value_type entry{};
+          Visit(entry);
+          value.insert(value.end(), std::move(entry));
+        }
       }
     }
   }
+  void VisitContainer(std::vector<bool>& value) {
+    const size_t size = Size(value.size());
+    if (kReads) value.resize(size);
+    for (size_t i = 0; i < size; ++i) {
+      const bool bit = Number(value[i]) != 0;
+      if (kReads) value[i] = bit;
+    }
+  }
   template <size_t i = 0, class... T>
-  void VisitVariant(std::variant<T...>& value, size_t index) {
+  void VisitVariant(std::variant<T...>& value, int64_t index) {
     if constexpr (i == sizeof...(T)) {
       Fail();
     } else if (index != i) {
       VisitVariant<i + 1>(value, index);
     } else {
-      Visit(value.template emplace<i>());
+      if (kReads) value.template emplace<i>();
+      Visit(std::get<i>(value));
     }
   }
+  // The first of several pointers to one value has the value.
   template <class T>
   void VisitShared(std::shared_ptr<T>& value) {
-    const int64_t number = Number(), next = std::ssize(shared_) + 1;
-    value = nullptr;
-    if (number < 0 || number > next) return Fail();
-    if (number == 0) return;
-    if (number == next) {
-      value = std::make_shared<T>();
-      shared_.push_back(value);
-      return Visit(*value);
+    const auto known = std::find(shared_.begin(), shared_.end(), value);
+    const int64_t next = std::ssize(shared_);
+    const int64_t number = Number(value == nullptr ? -1 : known - shared_.begin());
+    if (kReads) value = nullptr;
+    if (number < 0) return;
+    if (number > next) return static_cast<void>(Fail());
+    if (number < next) {
+      if (kReads) value = std::static_pointer_cast<T>(shared_[static_cast<size_t>(number)]);
+      return;
     }
-    value = std::static_pointer_cast<T>(shared_[static_cast<size_t>(number) - 1]);
+    if (kReads) value = std::make_shared<T>();
+    shared_.push_back(value);
+    Visit(*value);
   }
 
+  std::string* out_ = nullptr;
   absl::string_view rest_;
   bool ok_ = true;
   std::vector<std::shared_ptr<void>> shared_;  // of one type
 };
+
+using PlainReader = PlainCodec<true>;  // into values that are as they were constructed
+
+template <class... T>
+void AppendPlain(std::string* out, const T&... values) {
+  PlainCodec<false> writer(out);
+  (writer.Visit(const_cast<T&>(values)), ...);
+}
 
 }  // namespace atl
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_replace.h"
+
 namespace atl::rehearsal {
 
 const char* Name(Use use) {
@@ -9,6 +11,10 @@ const char* Name(Use use) {
                                     "replayed",   "re_planning",
                                     "restarting", "waiting_for_devices"};
   return kNames[static_cast<int>(use)];
+}
+
+std::string ToWords(Use use) {
+  return absl::StrReplaceAll(Name(use), {{"re_", "re-"}, {"_", " "}});
 }
 
 Accounts::Accounts(const std::vector<SceneWorker>* workers) : described_(*workers) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "common/time.h"
@@ -22,7 +23,8 @@ enum class Use : uint8_t {
   kWaiting      // it is down, or has no part in an island
 };
 inline constexpr int kUses = 6;
-const char* Name(Use use);  // "computing", "waiting_for_transfers", ...
+const char* Name(Use use);     // "computing", "waiting_for_transfers", "re_planning", ...
+std::string ToWords(Use use);  // "computing", "waiting for transfers", "re-planning", ...
 
 // Device-seconds.
 using UseSums = std::array<double, kUses>;

@@ -11,6 +11,7 @@ namespace atl::rehearsal {
 namespace {
 
 constexpr int kLeft = 150, kWidth = 700, kRow = 26, kCurve = 90, kMargin = 10;
+constexpr int kShareText = 45;  // is as wide as "100.0%"
 constexpr const char* kFills[kUses] = {"#57a773", "#4a90d9", "#e07a5f",
                                        "#9b72b0", "#c9a227", "#d9d9d9"};
 
@@ -30,7 +31,10 @@ class Picture {
     y_ += kRow;
     for (const Drawn& drawn : answers) Finish(drawn);
     Text(kLeft, y_ + 14, "0");
-    Text(kLeft + kWidth - 50, y_ + 14, absl::StrFormat("%.1f days", longest_ / 86'400));
+    const bool days = longest_ >= 86'400;
+    Text(kLeft + kWidth - 60, y_ + 14,
+         absl::StrFormat("%.1f %s", longest_ / (days ? 86'400 : 3600), days ? "days" : "hours"));
+    Text(kLeft + kWidth / 2 - 120, y_ + 14, "time; dashed: without failures, with free links");
     y_ += kRow;
   }
 
@@ -58,7 +62,7 @@ class Picture {
       absl::StrAppendFormat(&svg_,
                             "<rect x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
                             y, kFills[u]);
-      Text(x + 18, y + 11, absl::StrReplaceAll(Name(static_cast<Use>(u)), {{"_", " "}}));
+      Text(x + 18, y + 11, ToWords(static_cast<Use>(u)));
     }
     y_ += 2 * 18 + kMargin;
   }
@@ -71,8 +75,11 @@ class Picture {
       absl::StrAppendFormat(&svg_,
                             "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\">"
                             "<title>%s %.1f%%</title></rect>\n",
-                            x, y_, share * kWidth, kRow - 6, kFills[u], Name(static_cast<Use>(u)),
-                            100 * share);
+                            x, y_, share * kWidth, kRow - 6, kFills[u],
+                            ToWords(static_cast<Use>(u)), 100 * share);
+      if (share * kWidth > kShareText) {
+        Text(static_cast<int>(x) + 4, y_ + 14, absl::StrFormat("%.1f%%", 100 * share));
+      }
       x += share * kWidth;
     }
     y_ += kRow;
@@ -98,11 +105,11 @@ class Picture {
     Text(kMargin, y_ + 15, drawn.name.empty() ? "finished" : drawn.name);
     Text(kMargin, y_ + 31,
          absl::StrCat(drawn.answer->finished, " of ", drawn.answer->runs.size(), " runs"));
-    absl::StrAppendFormat(&svg_, "<path d=\"%s\" fill=\"none\" stroke=\"#4a90d9\"/>\n", path);
+    absl::StrAppendFormat(&svg_, "<path d=\"%s\" fill=\"none\" stroke=\"#333333\"/>\n", path);
     if (drawn.answer->bound.finished) {
       absl::StrAppendFormat(&svg_,
-                            "<path d=\"M%.2f %dv%d\" stroke=\"#e07a5f\"><title>bound</title>"
-                            "</path>\n",
+                            "<path d=\"M%.2f %dv%d\" stroke=\"#333333\" stroke-dasharray=\"4 3\">"
+                            "<title>bound</title></path>\n",
                             X(GetTime(drawn.answer->bound)), y_, kCurve - kMargin);
     }
     y_ += kCurve;

@@ -83,9 +83,9 @@ class RoundLength {
     return wanted;
   }
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.wanted_since_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(wanted_since_);
   }
 
  private:

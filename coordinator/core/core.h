@@ -151,10 +151,9 @@ struct PlanMade {
   double current_rank = 0;
   std::vector<std::pair<NodeId, std::string>> left_out;  // workers that cannot be used, and why
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.job, self.island, self.request, self.plan, self.current_step_ns, self.rank,
-      self.current_rank, self.left_out);
+  template <class V>
+  void VisitFields(V& v) {
+    v(job, island, request, plan, current_step_ns, rank, current_rank, left_out);
   }
 };
 
@@ -221,10 +220,9 @@ struct MakePlan : PlanRequest {
   std::string reason;
   std::optional<IslandPlan> current;  // in force, of these workers
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    VisitBases<PlanRequest>(v, self);
-    v(self.job, self.island, self.request, self.busy, self.reason, self.current);
+  template <class V>
+  void VisitFields(V& v) {
+    v(static_cast<PlanRequest&>(*this), job, island, request, busy, reason, current);
   }
 };
 
@@ -234,10 +232,9 @@ struct GroupWorkers : PlanRequest {
   JobId job;
   int64_t request = 0;
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    VisitBases<PlanRequest>(v, self);
-    v(self.job, self.request);
+  template <class V>
+  void VisitFields(V& v) {
+    v(static_cast<PlanRequest&>(*this), job, request);
   }
 };
 

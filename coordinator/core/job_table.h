@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -126,12 +125,12 @@ class JobTable {
   int64_t closed() const { return closed_; }
 
   // REQUIRES: none is open.
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
+  template <class V>
+  void VisitFields(V& v) {
     std::vector<int64_t> live;
-    for (const auto& [number, job] : self.live_) live.push_back(number);
-    v(self.jobs_, live, self.closed_);
-    if constexpr (!std::is_const_v<Self>) self.Rebuild(live);
+    for (const auto& [number, job] : live_) live.push_back(number);
+    v(jobs_, live, closed_);
+    if (entries_.size() != jobs_.size()) Rebuild(live);  // they were read
   }
 
  private:

@@ -101,9 +101,9 @@ struct Worker : Member, WorkerFields {
   // It is to have no work: it ends, or is drained.
   bool leaves() const { return leaving || record.draining; }
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    VisitBases<Member, WorkerFields>(v, self);
+  template <class V>
+  void VisitFields(V& v) {
+    v(static_cast<Member&>(*this), static_cast<WorkerFields&>(*this));
   }
 };
 
@@ -116,9 +116,9 @@ struct ServerFields {
 };
 
 struct Server : Member, ServerFields {
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    VisitBases<Member, ServerFields>(v, self);
+  template <class V>
+  void VisitFields(V& v) {
+    v(static_cast<Member&>(*this), static_cast<ServerFields&>(*this));
   }
 };
 

@@ -38,7 +38,7 @@ struct RecordedBy {
 
 enum class RecordKind : char { kBy = 1, kState, kEvent, kDecision };
 
-// What is one record of a segment.
+// One record of a segment; `bytes` are the segment's.
 struct SegmentRecord {
   RecordKind kind = RecordKind::kBy;
   absl::string_view bytes;

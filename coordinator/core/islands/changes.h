@@ -26,9 +26,9 @@ class Changes {
   // The largest three, then how many more.
   std::string Text() const;
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.changes_, self.dropped_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(changes_, dropped_);
   }
 
  private:

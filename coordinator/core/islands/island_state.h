@@ -30,9 +30,9 @@ class Resending {
     times_ = many_members ? std::min(times_ + 1, kMostDoublings) : 0;
   }
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.sent_at_, self.times_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(sent_at_, times_);
   }
 
  private:

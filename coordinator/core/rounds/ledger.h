@@ -68,9 +68,9 @@ class Ledger {
   // Writes for every interval that changed since the last call.
   std::vector<StoreWrite> TakeChanges(const JobId& job);
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.budget_, self.used_, self.intervals_, self.changed_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(budget_, used_, intervals_, changed_);
   }
 
  private:

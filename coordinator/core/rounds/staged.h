@@ -48,9 +48,9 @@ class StagedShards {
     return found == parts_.end() ? std::vector<ElementRange>{range} : found->second.Missing(range);
   }
 
-  template <class V, class Self>
-  static void VisitFields(V& v, Self& self) {
-    v(self.whole_, self.size_, self.parts_);
+  template <class V>
+  void VisitFields(V& v) {
+    v(whole_, size_, parts_);
   }
 
  private:

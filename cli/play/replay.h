@@ -1,8 +1,8 @@
 // `atoll replay`: plays a coordinator's recording, and compares its decisions. Needs no
 // coordinator. Exit code as in commands.h; another decision than the recorded one is a failure.
 
-#ifndef ATOLL_CLI_REPLAY_H_
-#define ATOLL_CLI_REPLAY_H_
+#ifndef ATOLL_CLI_PLAY_REPLAY_H_
+#define ATOLL_CLI_PLAY_REPLAY_H_
 
 #include <string>
 
@@ -28,4 +28,4 @@ int Replay(const Global& global, const ReplayFlags& flags);
 
 }  // namespace atl::cli
 
-#endif  // ATOLL_CLI_REPLAY_H_
+#endif  // ATOLL_CLI_PLAY_REPLAY_H_

@@ -1,4 +1,4 @@
-#include "cli/replay.h"
+#include "cli/play/replay.h"
 
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 // `atoll rehearse`: how a job's run will go under failures, before it starts. Needs no coordinator.
 // Exit code as in commands.h.
 
-#ifndef ATOLL_CLI_REHEARSE_H_
-#define ATOLL_CLI_REHEARSE_H_
+#ifndef ATOLL_CLI_PLAY_REHEARSE_H_
+#define ATOLL_CLI_PLAY_REHEARSE_H_
 
 #include <cstdint>
 #include <string>
@@ -45,4 +45,4 @@ int Rehearse(const Global& global, const RehearseFlags& flags);
 
 }  // namespace atl::cli
 
-#endif  // ATOLL_CLI_REHEARSE_H_
+#endif  // ATOLL_CLI_PLAY_REHEARSE_H_

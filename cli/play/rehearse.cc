@@ -1,4 +1,4 @@
-#include "cli/rehearse.h"
+#include "cli/play/rehearse.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/job_file.h"
 #include "cli/read_text.h"
@@ -102,11 +101,7 @@ std::string TimeText(double seconds) {
                            : absl::StrFormat("%.2f h", seconds / 3600);
 }
 
-// Names a use of device-time in words.
-std::string UseText(int use) {
-  return absl::StrReplaceAll(rehearsal::Name(static_cast<rehearsal::Use>(use)),
-                             {{"re_", "re-"}, {"_", " "}});
-}
+std::string UseText(int use) { return rehearsal::ToWords(static_cast<rehearsal::Use>(use)); }
 
 std::string CostText(const FailureCost& cost, const JobSpec& spec) {
   const rehearsal::Failure& failure = cost.failure;
