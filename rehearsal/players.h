@@ -280,6 +280,8 @@ class Worker : public Member {
   SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
   void CancelAll(std::vector<int64_t>& transfers);
+  // Forgets those at the end that have arrived.
+  bool AnyMoves(std::vector<int64_t>& transfers) const;
   void SendShares(const Server& server, bool receives, double bytes, Timeline::Action done);
   void PushPart(const PushShards& action, const ShardPart& part);
   void PullPart(const StartPull& action, const ShardPart& part);

@@ -204,6 +204,22 @@ TEST_CASE("failures that overlap end with the last one") {
   CHECK(both.tokens == one.tokens);
 }
 
+// All parts of a pull share the link, and arrive at its end, minutes after it began.
+TEST_CASE("a pull over a slow link takes as long as its bytes do") {
+  JobSpec spec = testing::MakeSpec(int64_t{1} << 30);
+  spec.outer.wait_for_all = true;
+  Scene scene = testing::MakeSmallScene(spec, 2, 2);
+  constexpr double kBytesPerSecond = 10e6;
+  for (auto& [ends, link] : scene.links) {
+    if (ends.first != ends.second) link.bytes_per_s = kBytesPerSecond;
+  }
+  const double once_s = 4 * static_cast<double>(scene.parameters()) / kBytesPerSecond;
+  REQUIRE(once_s > 120);
+  const RunResult result = PlayOne(scene, {}, 1, hours(6));
+  const double round_s = Seconds(result.took) / static_cast<double>(result.rounds);
+  CHECK(round_s < 1.3 * (2 * once_s + 16 * StepSeconds(scene)));
+}
+
 TEST_CASE("devices without a part in the plan wait, while their worker's others compute") {
   JobSpec spec = testing::MakeSpec(2'000);
   spec.layout.replicas = spec.layout.stages = spec.layout.tensor_parallel = 1;

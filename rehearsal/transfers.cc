@@ -96,10 +96,11 @@ void Worker::Do(const StartPull& action) {
   for (const ShardPart& part : action.shards) PullPart(action, part);
 }
 
-// A pull fails of which nothing arrives for so long.
+// A connection without a frame for so long is dropped, and the pull fails: it waits as long as its
+// link moves bytes, however slowly.
 void Worker::CheckPull(int64_t pull, int64_t transfers, int64_t seen) {
   if (transfers_ != transfers || pull_number_ != pull) return;
-  if (pull_arrived_ == seen) {
+  if (pull_arrived_ == seen && !AnyMoves(on_links_)) {
     pull_number_ = -1;
     return Deliver(PullFailed{pull, PullFailure::kError, kNoVersion, "timed out"});
   }

@@ -106,18 +106,19 @@ std::vector<NodeId> Worker::ListMembers() const {
   return names;
 }
 
+bool Worker::AnyMoves(std::vector<int64_t>& transfers) const {
+  while (!transfers.empty() && !world_.links.IsMoving(transfers.back())) transfers.pop_back();
+  // The newest one moves while its link is up: hardly any search goes on.
+  return std::any_of(transfers.rbegin(), transfers.rend(), [&](int64_t transfer) {
+    return world_.links.IsMoving(transfer).value_or(false);
+  });
+}
+
 void Worker::NoteProgress() {
   const bool idle = !stepping_ && !outstanding_ && on_links_.empty() && state_on_links_.empty();
   if (idle) return;
   if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
-  const auto any_moves = [&](std::vector<int64_t>& transfers) {
-    while (!transfers.empty() && !world_.links.IsMoving(transfers.back())) transfers.pop_back();
-    // The newest one moves while its link is up: hardly any search goes on.
-    return std::any_of(transfers.rbegin(), transfers.rend(), [&](int64_t transfer) {
-      return world_.links.IsMoving(transfer).value_or(false);
-    });
-  };
-  const bool moving = any_moves(on_links_) || any_moves(state_on_links_);
+  const bool moving = AnyMoves(on_links_) || AnyMoves(state_on_links_);
   const bool waits = !on_links_.empty() || !state_on_links_.empty();
   const bool works = (stepping_ && !stuck_) || outstanding_;
   if (moving || (!waits && works)) progress_ = world_.timeline.now();
