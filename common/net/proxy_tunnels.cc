@@ -140,7 +140,7 @@ int EndIfStopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return poll(&waiting, 1, 0) == 1 ? 1 : 0;
 }
 
-// The descriptor of its connection lives as long as the handle.
+// The descriptor of its connection is open as long as the handle.
 using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 
 absl::StatusOr<int> ConnectThrough(CURL* curl, const std::string& proxy, const std::string& target,

@@ -11,9 +11,9 @@
 
 namespace atl {
 
-// Carries the connections of one process through the proxy: whoever connects to the local endpoint
-// is connected, by CONNECT, to the one that it stands for. Bytes pass unchanged, so links are as
-// sealed as without it. Thread-safe.
+// Carries the connections of one process through the proxy: each that comes to a local endpoint is
+// connected, by CONNECT, to the endpoint that this stands for. Bytes pass unchanged, so links are
+// as sealed as without it. Thread-safe.
 class ProxyTunnels {
  public:
   ProxyTunnels();

@@ -16,7 +16,7 @@
 namespace atl {
 namespace {
 
-// Sets a variable of the environment while it lives.
+// Sets a variable of the environment while it exists.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {

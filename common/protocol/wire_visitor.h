@@ -1,10 +1,11 @@
 // How a plain struct and its protobuf message are walked together, once for both directions:
 // Fields(v, s, m), which third_party/proto/plain.py generates (proto/plain.proto).
 //
-// With a MessageWriter, s is const and m is filled; with a MessageReader, m is what came in and s is filled.
-// The MessageReader trusts nothing: every string, list and number is checked against its limit before it
-// is taken, and the first fault is kept with the field's name. What it refuses the MessageWriter refuses,
-// too: nothing is sent or stored that cannot be read. Only wire.cc files include this.
+// With a MessageWriter, s is const and m is filled; with a MessageReader, m is what came in and s
+// is filled. The MessageReader trusts nothing: every string, list and number is checked against its
+// limit before it is taken, and the first fault is kept with the field's name. What it refuses the
+// MessageWriter refuses, too: nothing is sent or stored that cannot be read. Only wire.cc files
+// include this.
 
 #ifndef ATOLL_COMMON_PROTOCOL_WIRE_VISITOR_H_
 #define ATOLL_COMMON_PROTOCOL_WIRE_VISITOR_H_
@@ -84,8 +85,8 @@ class FaultFinder {
   absl::Status status_;
 };
 
-// Converts everything, also what a MessageReader would refuse: then status() is an error, and the message
-// must be neither sent nor stored.
+// Converts everything, also what a MessageReader would refuse: then status() is an error, and the
+// message must be neither sent nor stored.
 class MessageWriter : public FaultFinder {
  public:
   static constexpr bool kEncodes = true;

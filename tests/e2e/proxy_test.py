@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A worker that reaches nothing but an HTTP proxy trains through it, and goes on when the proxy was away."""
+"""A worker that reaches nothing but an HTTP proxy trains through it, and goes on when the proxy is back."""
 import os
 import socket
 import sys
