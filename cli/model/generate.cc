@@ -21,18 +21,18 @@
 namespace atl::cli {
 namespace {
 
-constexpr int64_t kMaxContext = 4096;
+constexpr int64_t kGeneratedContextMax = 4096;
 constexpr std::streamsize kEndsFileBytesMax = 1 << 20;
 
 // A model's folder, ready to make tokens.
-struct Loaded {
+struct GeneratorModel {
   std::unique_ptr<const Tokenizer> tokenizer;  // null: tokens are bytes
   LoadedModel model;
   int64_t vocabulary = 0;  // of the model
 };
 
-absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
-  Loaded loaded;
+absl::StatusOr<GeneratorModel> Load(const GenerateFlags& flags) {
+  GeneratorModel loaded;
   ATOLL_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfigAndWarn(flags.folder));
   if (config.is_images()) {
     return absl::InvalidArgumentError(
@@ -54,7 +54,7 @@ absl::StatusOr<Loaded> Load(const GenerateFlags& flags) {
   const int64_t longest = dynamic ? config.max_positions : config.LongestSequence();
   ATOLL_ASSIGN_OR_RETURN(loaded.model,
                          LoadModel(flags.folder, flags.adapter, config,
-                                   std::min<int64_t>(longest, kMaxContext), flags.threads));
+                                   std::min<int64_t>(longest, kGeneratedContextMax), flags.threads));
   return loaded;
 }
 
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<int32_t>> Ends(const GenerateFlags& flags, const Toke
 }
 
 absl::Status Run(const Global& global, const GenerateFlags& flags, const std::string& prompt) {
-  ATOLL_ASSIGN_OR_RETURN(const Loaded loaded, Load(flags));
+  ATOLL_ASSIGN_OR_RETURN(const GeneratorModel loaded, Load(flags));
   const Tokenizer* tokenizer = loaded.tokenizer.get();
   ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(tokenizer, prompt));
   ATOLL_RETURN_IF_ERROR(CheckTokens(tokenizer, ids, loaded.vocabulary));
