@@ -263,15 +263,14 @@ TEST_CASE("a receiver that answers what it must not is lost") {
     REQUIRE(absl::StrContains(why, reason));
     fixture.RequireStillServing();
   };
-  lost([](auto& m) { m.Send(""); }, "broke the protocol");
-  lost([](auto& m) { m.Send(std::string(2000, 'x')); }, "header's length");
-  lost([](auto& m) { m.Send(MakeHello(m.member, m.member, 0).SerializeAsString()); },
-       "receivers do not send");
+  lost([](auto& m) { m.Send({""}); }, "broke the protocol");
+  lost([](auto& m) { m.Send({std::string(2000, 'x')}); }, "header's length");
+  lost([](auto& m) { m.Send(MakeHello(m.member, m.member, 0)); }, "receivers do not send");
   lost(
       [](auto& m) {
         v1::Frame credit = MakeFrame(1);
         credit.mutable_peer_credit()->set_channel(-1);
-        m.Send(credit.SerializeAsString());
+        m.Send(credit);
       },
       "channel -1");
   for (const int64_t limit : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
@@ -279,7 +278,7 @@ TEST_CASE("a receiver that answers what it must not is lost") {
         [limit](auto& m) {
           v1::Frame credit = MakeFrame(1);
           credit.mutable_peer_credit()->set_limit(limit);
-          m.Send(credit.SerializeAsString());
+          m.Send(credit);
         },
         absl::StrCat("limit ", limit));
   }

@@ -6,8 +6,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "common/net/frame.h"
-#include "common/net/socket.h"
+#include "common/net/testing/hostile_peer.h"
 #include "common/net/testing/test_handler.h"
 #include "common/rng.h"
 #include "tests/catch/limits.h"
@@ -21,28 +20,10 @@ constexpr int64_t kChunk = 1024;
 constexpr Version kVersion = 5;
 
 // Answers as the test configures it.
-class HostileServer {
+class HostileServer : public HostileReceiver {
  public:
-  HostileServer()
-      : context_(ZmqContext::Create(1).value()),
-        router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
-    REQUIRE(zmq_bind(router_.get(), "tcp://127.0.0.1:*") == 0);
-    char bound[256];
-    size_t size = sizeof bound;
-    REQUIRE(zmq_getsockopt(router_.get(), ZMQ_LAST_ENDPOINT, bound, &size) == 0);
-    address_ = {absl::StrCat("tcp://127.0.0.1", std::strrchr(bound, ':')), ""};
-  }
-  const ServerAddress& address() const { return address_; }
+  ServerAddress address() const { return {member.endpoint, ""}; }
 
-  // The client's next word; it is answered to from now on.
-  v1::Frame Receive() {
-    std::vector<Message> parts;
-    while (!router_.Receive(&parts, 3)) Await(ZMQ_POLLIN);
-    peer_ = std::string(parts[0].text());
-    v1::Frame frame;
-    REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
-    return frame;
-  }
   // The opening of the next attempt, past what the client says of earlier ones.
   v1::Frame ReceiveOpening() {
     while (true) {
@@ -50,18 +31,6 @@ class HostileServer {
       if (frame.has_pull_open() || frame.has_push_open()) return frame;
     }
   }
-
-  void Send(const std::vector<std::string>& parts) {
-    while (!TrySend(parts)) Await(ZMQ_POLLOUT);
-  }
-  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  bool TrySend(const std::vector<std::string>& parts) {
-    std::vector<Message> message;
-    message.push_back(Message::Of(peer_));
-    for (const std::string& part : parts) message.push_back(Message::Of(part));
-    return router_.Send(message) == SendOutcome::kSent;
-  }
-
   void Reply(uint64_t transfer, int64_t elements, int64_t first_chunk, Version version = kVersion) {
     v1::Frame frame = MakeFrame(transfer);
     frame.mutable_transfer_start()->set_version(version);
@@ -72,23 +41,6 @@ class HostileServer {
   void SendChunk(uint64_t transfer, int64_t index, const std::string& data, bool honest = true) {
     Send(MakeChunk(transfer, index, data, honest));
   }
-  static std::vector<std::string> MakeChunk(uint64_t transfer, int64_t index,
-                                            const std::string& data, bool honest = true) {
-    v1::Frame frame = MakeFrame(transfer);
-    frame.mutable_chunk()->set_index(index);
-    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
-    return {frame.SerializeAsString(), data};
-  }
-
- private:
-  void Await(short what) {
-    zmq_pollitem_t item = {router_.get(), 0, what, 0};
-    REQUIRE(zmq_poll(&item, 1, std::chrono::milliseconds(testing::kHangLimit).count()) == 1);
-  }
-  std::unique_ptr<ZmqContext> context_;
-  Socket router_;
-  ServerAddress address_;
-  std::string peer_;
 };
 
 // A client that pulls four chunks from a false server.
@@ -247,7 +199,7 @@ TEST_CASE("an endless stream ends nothing but itself") {
   std::atomic<bool> stop = false;
   std::atomic<int> sent = 0;
   std::thread flood([&] {
-    const auto chunk = HostileServer::MakeChunk(opening.transfer(), 4, fixture.Piece(4));
+    const auto chunk = MakeChunk(opening.transfer(), 4, fixture.Piece(4));
     while (!stop) sent += fixture.server.TrySend(chunk);
   });
   while (sent < 1000) std::this_thread::yield();
@@ -300,7 +252,7 @@ TEST_CASE("random bytes and mangled answers do no harm") {
     const uint64_t transfer = fixture.server.ReceiveOpening().transfer();
     for (int k = 0; k < 100; ++k) {
       std::vector<std::string> parts =
-          HostileServer::MakeChunk(transfer, static_cast<int64_t>(rng.Below(5)), fixture.Piece(0));
+          MakeChunk(transfer, static_cast<int64_t>(rng.Below(5)), fixture.Piece(0));
       for (uint64_t changes = rng.Below(4); changes > 0; --changes) {
         parts[0][rng.Below(parts[0].size())] = static_cast<char>(rng.Next());
       }

@@ -4,8 +4,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "common/net/frame.h"
-#include "common/net/socket.h"
+#include "common/net/testing/hostile_peer.h"
 #include "common/net/testing/test_handler.h"
 #include "common/rng.h"
 
@@ -13,46 +12,6 @@ namespace atl {
 namespace {
 
 using namespace std::chrono_literals;
-
-// A client that sends what it likes.
-class Attacker {
- public:
-  explicit Attacker(const std::string& endpoint)
-      : context_(ZmqContext::Create(1).value()),
-        dealer_(context_->MakeTensorSocket(ZMQ_DEALER).value()) {
-    REQUIRE(zmq_connect(dealer_.get(), endpoint.c_str()) == 0);
-    Await(ZMQ_POLLOUT);
-  }
-
-  void Send(const std::vector<std::string>& parts) {
-    std::vector<Message> message;
-    for (const std::string& part : parts) message.push_back(Message::Of(part));
-    while (dealer_.Send(message) != SendOutcome::kSent) Await(ZMQ_POLLOUT);
-  }
-  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  void SendChunk(uint64_t transfer, int64_t index, const std::string& data, bool honest = true) {
-    v1::Frame frame = MakeFrame(transfer);
-    frame.mutable_chunk()->set_index(index);
-    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
-    Send({frame.SerializeAsString(), data});
-  }
-  // The server's next word.
-  v1::Frame Receive() {
-    std::vector<Message> parts;
-    while (!dealer_.Receive(&parts, 2)) Await(ZMQ_POLLIN);
-    v1::Frame frame;
-    REQUIRE(frame.ParseFromArray(parts[0].text().data(), parts[0].text().size()));
-    return frame;
-  }
-
- private:
-  void Await(short what) {
-    zmq_pollitem_t item = {dealer_.get(), 0, what, 0};
-    REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
-  }
-  std::unique_ptr<ZmqContext> context_;
-  Socket dealer_;
-};
 
 v1::Frame OpenPush(uint64_t transfer, ShardId shard, int64_t elements) {
   v1::Frame frame = MakeFrame(transfer);
@@ -75,7 +34,7 @@ void AwaitRefused(TestLink& link, int64_t frames) {
 
 TEST_CASE("a description that breaks a rule is refused with the rule, and no memory is taken") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   const auto refused = [&](uint64_t transfer, auto change, absl::string_view reason) {
     v1::Frame frame = OpenPush(transfer, 1, 100);
     change(*frame.mutable_push_open());
@@ -125,7 +84,7 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
 
 TEST_CASE("quantised pushes have the bytes of their elements and scales, and are never pulled") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   uint64_t transfer = 0;
   for (const auto& [encoding, bytes] :
        {std::pair(v1::TENSOR_ENCODING_INT8, 308), std::pair(v1::TENSOR_ENCODING_INT4, 158),
@@ -153,7 +112,7 @@ TEST_CASE("quantised pushes have the bytes of their elements and scales, and are
 
 TEST_CASE("chunks of a wrong place, length or checksum end the attempt") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   const std::string chunk(1024, 'x');
   uint64_t transfer = 0;
   ShardId shard = 0;
@@ -177,7 +136,7 @@ TEST_CASE("chunks of a wrong place, length or checksum end the attempt") {
 
 TEST_CASE("after a corrupt chunk the next attempt goes on behind the last good one") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   const std::string chunk(1024, '\0');
   attacker.Send(OpenPush(1, 1, 512));
   REQUIRE(attacker.Receive().has_transfer_start());
@@ -193,7 +152,7 @@ TEST_CASE("after a corrupt chunk the next attempt goes on behind the last good o
 
 TEST_CASE("frames out of place are dropped and counted") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   attacker.SendChunk(5, 0, "of no transfer");
   attacker.Send({""});
   attacker.Send({std::string(5000, 'h')});
@@ -212,7 +171,7 @@ TEST_CASE("frames out of place are dropped and counted") {
 
 TEST_CASE("a message above the limit costs its sender the connection") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   attacker.Send({"h", std::string(kChunkBytesMax + 1, 'x')});
   RequireStillServing(link);
   REQUIRE(link.server->counters().frames_refused == 0);
@@ -220,7 +179,7 @@ TEST_CASE("a message above the limit costs its sender the connection") {
 
 TEST_CASE("a sender that falls silent loses its memory to others") {
   TestLink link({.assembly_bytes_max = 21'000, .idle_timeout = 300ms});
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   attacker.Send(OpenPush(1, 1, 5000));
   REQUIRE(attacker.Receive().has_transfer_start());
   // Where the machine is slow, it has been dropped by now.
@@ -233,7 +192,7 @@ TEST_CASE("a sender that falls silent loses its memory to others") {
 TEST_CASE("a puller that reads nothing pins no more than its window") {
   TestLink link({.send_bytes_max = 8192});
   link.handler.Hold(1, std::make_shared<std::vector<float>>(8 << 20), 0);
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   for (uint64_t transfer = 1; transfer <= 20; ++transfer) {
     v1::Frame frame = MakeFrame(transfer);
     SetRequest({"job-1", 0, 1, Encoding::kBfloat16}, frame.mutable_pull_open());
@@ -251,7 +210,7 @@ TEST_CASE("a puller that reads nothing pins no more than its window") {
 TEST_CASE("a puller that reads nothing is dropped as idle") {
   TestLink link({.idle_timeout = 300ms});
   link.handler.Hold(1, std::make_shared<std::vector<float>>(64 << 20), 0);
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   v1::Frame frame = MakeFrame(1);
   SetRequest({"job-1", 0, 1}, frame.mutable_pull_open());
   frame.mutable_pull_open()->set_chunk_bytes(1 << 20);
@@ -262,7 +221,7 @@ TEST_CASE("a puller that reads nothing is dropped as idle") {
 
 TEST_CASE("random bytes and mangled frames do no harm") {
   TestLink link;
-  Attacker attacker(link.address.endpoint);
+  HostileSender attacker(link.address.endpoint);
   constexpr uint64_t kSeed = 20261121;
   Rng rng(kSeed);
   for (int i = 0; i < 3000; ++i) {

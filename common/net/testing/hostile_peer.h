@@ -1,4 +1,4 @@
-// Peers that keep no rule: raw ZeroMQ sockets with crafted frames.
+// Ends of links that keep no rule: raw ZeroMQ sockets with crafted frames.
 
 #ifndef ATOLL_COMMON_NET_TESTING_HOSTILE_PEER_H_
 #define ATOLL_COMMON_NET_TESTING_HOSTILE_PEER_H_
@@ -19,7 +19,7 @@ namespace atl {
 
 inline void Await(Socket& socket, short what) {
   zmq_pollitem_t item = {socket.get(), 0, what, 0};
-  REQUIRE(zmq_poll(&item, 1, 20'000) == 1);
+  REQUIRE(zmq_poll(&item, 1, std::chrono::milliseconds(testing::kHangLimit).count()) == 1);
 }
 
 inline v1::Frame MakeHello(const IslandMember& from, const IslandMember& to, int lane) {
@@ -37,7 +37,15 @@ inline v1::Frame MakeHello(const IslandMember& from, const IslandMember& to, int
   return frame;
 }
 
-// A lane to a link that says what it likes.
+inline std::vector<std::string> MakeChunk(uint64_t transfer, int64_t index, const std::string& data,
+                                          bool honest = true) {
+  v1::Frame frame = MakeFrame(transfer);
+  frame.mutable_chunk()->set_index(index);
+  frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
+  return {frame.SerializeAsString(), data};
+}
+
+// A connection to a link that says what it likes.
 class HostileSender {
  public:
   explicit HostileSender(const std::string& endpoint)
@@ -52,7 +60,8 @@ class HostileSender {
     while (dealer_.Send(message) != SendOutcome::kSent) Await(dealer_, ZMQ_POLLOUT);
   }
   void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
-  // Opens a message as its channel's next one on this lane, unless `sequence` says otherwise.
+  // Opens a peer's message as its channel's next one on this lane, unless `sequence` says
+  // otherwise.
   void Open(uint64_t number, int channel, int64_t bytes, const std::string& header = "h",
             int64_t sequence = 0) {
     v1::Frame frame = MakeFrame(number);
@@ -63,11 +72,9 @@ class HostileSender {
     Send(frame);
   }
   void SendChunk(uint64_t number, int64_t index, const std::string& data, bool honest = true) {
-    v1::Frame frame = MakeFrame(number);
-    frame.mutable_chunk()->set_index(index);
-    frame.mutable_chunk()->set_checksum(Hash(std::as_bytes(std::span(data))) + !honest);
-    Send({frame.SerializeAsString(), data});
+    Send(MakeChunk(number, index, data, honest));
   }
+  // The link's next word.
   v1::Frame Receive() {
     std::vector<Message> parts;
     while (!dealer_.Receive(&parts, 2)) Await(dealer_, ZMQ_POLLIN);
@@ -82,7 +89,7 @@ class HostileSender {
   std::map<int, int64_t> opened_;  // messages, by channel
 };
 
-// The other ends of a link's lanes, which answer what they like.
+// The other ends of a link's connections, which answer what they like.
 class HostileReceiver {
  public:
   HostileReceiver()
@@ -90,7 +97,7 @@ class HostileReceiver {
         router_(context_->MakeTensorSocket(ZMQ_ROUTER).value()) {
     member = {"m", 1, Bind(router_, "tcp://127.0.0.1:*").value(), ""};
   }
-  // The next frame of a lane, which is answered to from now on.
+  // The next frame of a connection, which is answered to from now on.
   v1::Frame Receive() {
     std::vector<Message> parts;
     while (!router_.Receive(&parts, 3)) Await(router_, ZMQ_POLLIN);
@@ -99,10 +106,16 @@ class HostileReceiver {
     REQUIRE(frame.ParseFromArray(parts[1].text().data(), parts[1].text().size()));
     return frame;
   }
-  void Send(const std::string& frame) {
-    Message parts[2] = {Message::Of(peer_), Message::Of(frame)};
-    REQUIRE(router_.Send(parts) == SendOutcome::kSent);
+  bool TrySend(const std::vector<std::string>& parts) {
+    std::vector<Message> message;
+    message.push_back(Message::Of(peer_));
+    for (const std::string& part : parts) message.push_back(Message::Of(part));
+    return router_.Send(message) == SendOutcome::kSent;
   }
+  void Send(const std::vector<std::string>& parts) {
+    while (!TrySend(parts)) Await(router_, ZMQ_POLLOUT);
+  }
+  void Send(const v1::Frame& frame) { Send({frame.SerializeAsString()}); }
   void WelcomeBoth() {
     for (int lanes = 0; lanes < 2;) {
       const v1::Frame hello = Receive();
@@ -111,7 +124,7 @@ class HostileReceiver {
       for (const int64_t limit : {1 << 20, 1 << 20, 0, 0}) {
         welcome.mutable_peer_welcome()->add_limits(limit);
       }
-      Send(welcome.SerializeAsString());
+      Send(welcome);
       ++lanes;
     }
   }
