@@ -122,7 +122,6 @@ absl::Status Daemon::Listen() {
   auto link = TensorServer::Create(options, this);
   if (!link.ok()) return Annotate(link.status(), "--listen");
   link_ = *std::move(link);
-  probes_.Serve(link_.get());
   endpoint_ = options_.advertise.empty() ? link_->endpoint() : options_.advertise;
   LogInfo(kPart, "tensor link listens at ", link_->endpoint(), ", advertised as ", endpoint_);
   TensorClientOptions client;
@@ -261,21 +260,18 @@ void Daemon::Forward(ForwardPush push) {
 }
 
 absl::Status Daemon::AdmitPush(const PushId& id, Encoding encoding, int64_t element_count) {
-  if (id.job == kProbeJob) return probes_.Admit(element_count);
   const std::lock_guard lock(gate_mutex_);
   return gate_.Admit(id, encoding, element_count);
 }
 
 void Daemon::OnPush(const PushId& id, Encoding encoding, int64_t elements, Payload payload,
                     ReplyToken token) {
-  if (id.job == kProbeJob) return probes_.OnPush(token);
   auto owner = std::make_shared<const Payload>(std::move(payload));
   const std::span<const std::byte> bytes = owner->bytes();
   loop_.Post(PushArrived{id, encoding, elements, {std::move(owner), bytes}, token.id});
 }
 
 void Daemon::OnPull(const PullRequest& request, ReplyToken token) {
-  if (request.job == kProbeJob) return probes_.OnPull(request, token);
   loop_.Post(PullArrived{request.job, request.version, request.shard, token.id, request.begin,
                          request.elements, request.slot});
 }

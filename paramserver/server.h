@@ -12,7 +12,6 @@
 #include "common/event_loop.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/tls.h"
-#include "common/net/tensor/link_probe.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/net/tensor/tensor_server.h"
 #include "common/protocol/mark_file.h"
@@ -80,7 +79,6 @@ class Daemon : private TensorHandler {
   PushGate gate_;  // guarded by gate_mutex_
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<StorageThread> storage_;
-  ProbeAnswers probes_;
   std::unique_ptr<TensorServer> link_;
   std::unique_ptr<TensorClient>
       client_;  // of other servers: shards that move here, copies, the job above

@@ -12,17 +12,8 @@ namespace atl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Values = std::shared_ptr<const std::vector<float>>;
 
 constexpr int64_t kFirstElements = 16 << 10;  // 64 KiB
-
-// Numbers that a compressing tunnel does not shrink.
-Values ProbeValues() {
-  Rng rng(1);
-  auto values = std::make_shared<std::vector<float>>(kProbeElementsMax);
-  for (float& value : *values) value = static_cast<float>(rng.Below(1 << 20));
-  return values;
-}
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -45,9 +36,16 @@ absl::StatusOr<double> HighestRate(Duration limit, const Transfer& transfer) {
 
 }  // namespace
 
+std::shared_ptr<const std::vector<float>> MakeProbeValues() {
+  Rng rng(1);
+  auto values = std::make_shared<std::vector<float>>(kProbeElementsMax);
+  for (float& value : *values) value = static_cast<float>(rng.Below(1 << 20));
+  return values;
+}
+
 absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress& server,
                                       Duration limit) {
-  const Values values = ProbeValues();
+  const auto values = MakeProbeValues();
   const Duration timeout = 4 * limit;
   const auto push = [&](int64_t elements, int64_t number) {
     auto done = std::make_shared<std::promise<absl::Status>>();
@@ -71,32 +69,6 @@ absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress&
   ATOLL_ASSIGN_OR_RETURN(rates.push_bytes_per_s, HighestRate(limit, push));
   ATOLL_ASSIGN_OR_RETURN(rates.pull_bytes_per_s, HighestRate(limit, pull));
   return rates;
-}
-
-absl::Status ProbeAnswers::Admit(int64_t element_count) const {
-  if (element_count <= kProbeElementsMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a probe has at most ", kProbeElementsMax, " elements"));
-}
-
-void ProbeAnswers::OnPush(ReplyToken token) const {
-  TensorServer* server = server_;
-  if (server != nullptr) server->AcknowledgePush(token, PushStatus::kDuplicate);
-}
-
-void ProbeAnswers::OnPull(const PullRequest& request, ReplyToken token) {
-  TensorServer* server = server_;
-  if (server == nullptr) return;
-  if (request.begin < 0 || request.elements < 1 ||
-      request.begin > kProbeElementsMax - request.elements) {
-    return server->RefusePull(token, PullRefusal::kUnknown, kNoVersion,
-                              absl::StrCat("a probe has at most ", kProbeElementsMax, " elements"));
-  }
-  Values values = values_.lock();
-  if (values == nullptr) values_ = values = ProbeValues();
-  const std::span<const float> part = std::span(*values).subspan(
-      static_cast<size_t>(request.begin), static_cast<size_t>(request.elements));
-  server->ReplyPull(token, 0, part, std::move(values));
 }
 
 }  // namespace atl

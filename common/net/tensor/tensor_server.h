@@ -1,7 +1,8 @@
 // The end of a tensor link that holds tensors: it takes pushes and answers pulls.
 //
-// Parameter servers use it. One ROUTER socket, libzmq's I/O threads, and one network thread of its
-// own that checks, assembles and cuts up. The protocol and its limits are in proto/frame.proto.
+// Parameter servers use it. It answers probes of links itself (kProbeJob). One ROUTER socket,
+// libzmq's I/O threads, and one network thread of its own that checks, assembles and cuts up. The
+// protocol and its limits are in proto/frame.proto.
 //
 // Backpressure. Memory is bounded whatever arrives: a push takes memory, for all of it, only after
 // the handler has admitted it, at most `assembly_bytes_max` bytes of pushes are unacknowledged at a
@@ -197,7 +198,9 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   void Resume(Transfer& push, const Route& route, const v1::PushOpen& open);
   void AdmitWaiting();
   bool Begin(Transfer& push);  // whether there was room; a refused push is ended
+  absl::Status Admit(const Transfer& push);
   void Deliver(Transfer& push);
+  void AnswerProbe(const PullRequest& request, ReplyToken token);
   void Acknowledge(ReplyToken token, PushStatus status, const std::string& reason);
   void Reply(ReplyToken token, Version version, std::span<const float> values,
              std::shared_ptr<const void> owner);
@@ -231,7 +234,8 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   std::map<ReplyToken, Route> route_of_token_;
   std::deque<PushId> waiting_;  // in order of arrival; may name pushes that have ended
   std::map<std::string, Peer> peers_;
-  std::string last_served_;  // the connection
+  std::string last_served_;                               // the connection
+  std::weak_ptr<const std::vector<float>> probe_values_;  // while a probe uses them
   Pace pace_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/net/tensor/link_probe.h"
 #include "common/net/tensor/tensor_server.h"
 
 namespace atl {
@@ -67,8 +68,7 @@ void TensorServer::AdmitWaiting() {
 
 bool TensorServer::Begin(Transfer& push) {
   if (assembly_bytes_ + push.bytes() > options_.assembly_bytes_max) return false;
-  const absl::Status admitted =
-      handler_->AdmitPush(push.push_id, push.encoding, push.element_count);
+  const absl::Status admitted = Admit(push);
   if (!admitted.ok()) {
     End(push,
         absl::IsAlreadyExists(admitted) ? v1::TransferEnd::DUPLICATE : v1::TransferEnd::REFUSED,
@@ -89,6 +89,15 @@ bool TensorServer::Begin(Transfer& push) {
   return true;
 }
 
+absl::Status TensorServer::Admit(const Transfer& push) {
+  if (push.push_id.job != kProbeJob) {
+    return handler_->AdmitPush(push.push_id, push.encoding, push.element_count);
+  }
+  if (push.element_count <= kProbeElementsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a probe has at most ", kProbeElementsMax, " elements"));
+}
+
 void TensorServer::OnChunk(const Route& route, LinkFrame& in) {
   const auto it = transfers_.find(route);
   if (it == transfers_.end() || it->second.stage != Transfer::kReceiving || it->second.broken) {
@@ -105,12 +114,15 @@ void TensorServer::OnChunk(const Route& route, LinkFrame& in) {
   }
   Count(&LinkCounters::payload_bytes_received, in.payload.bytes().size());
   push.active = now_;
-  if (push.incoming->complete()) Deliver(push);
+  if (!push.incoming->complete()) return;
+  Deliver(push);
+  AdmitWaiting();
 }
 
 void TensorServer::Deliver(Transfer& push) {
   push.stage = Transfer::kHandled;
   push.incoming.reset();
+  if (push.push_id.job == kProbeJob) return End(push, v1::TransferEnd::DUPLICATE, "");
   push.token = {next_token_++};
   route_of_token_[push.token] = push.route;
   handler_->OnPush(push.push_id, push.encoding, push.element_count, std::move(push.payload),
@@ -133,7 +145,22 @@ void TensorServer::OnPullOpen(const Route& route, const v1::PullOpen& open) {
                                      .priority = open.priority(),
                                      .held_version = open.held_version(),
                                      .first_chunk = open.first_chunk()});
-  handler_->OnPull(ToPullRequest(open), token);
+  const PullRequest request = ToPullRequest(open);
+  if (request.job == kProbeJob) return AnswerProbe(request, token);
+  handler_->OnPull(request, token);
+}
+
+void TensorServer::AnswerProbe(const PullRequest& request, ReplyToken token) {
+  if (request.elements < 1 || request.begin > kProbeElementsMax - request.elements) {
+    return Refuse(token, PullRefusal::kUnknown, kNoVersion,
+                  absl::StrCat("a probe has at most ", kProbeElementsMax, " elements"));
+  }
+  std::shared_ptr<const std::vector<float>> values = probe_values_.lock();
+  if (values == nullptr) probe_values_ = values = MakeProbeValues();
+  Reply(token, 0,
+        std::span(*values).subspan(static_cast<size_t>(request.begin),
+                                   static_cast<size_t>(request.elements)),
+        values);
 }
 
 void TensorServer::OnCancel(const Route& route) {

@@ -47,6 +47,11 @@ inline constexpr int64_t EncodedWords(Encoding encoding, int64_t elements) {
   return (EncodedBytes(encoding, elements) + 3) / 4;
 }
 
+// Pushes and pulls of this job, which is no job's id (those end with a number), measure a link
+// (link_probe.h): servers answer them from memory, without their handler.
+inline constexpr char kProbeJob[] = "link-probe";
+inline constexpr int64_t kProbeElementsMax = int64_t{4} << 20;  // 16 MiB
+
 // The reason why a server does not answer a pull with a tensor. kNotYet: the version is still to
 // come. kSuperseded: a newer one has replaced it. kUnknown: no such job or shard here.
 enum class PullRefusal : uint8_t { kNotYet = 0, kSuperseded = 1, kUnknown = 2 };
