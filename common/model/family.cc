@@ -7,6 +7,7 @@ namespace atl {
 // All, as families/*.cc define them.
 #define ATOLL_FAMILIES(F) \
   F(Bert)                 \
+  F(Dots1)                \
   F(EfficientNet)         \
   F(Gemma2)               \
   F(Gpt2)                 \

@@ -47,10 +47,21 @@ constexpr char kTinySizes[] = R"("vocab_size": 19, "hidden_size": 8, "intermedia
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2})";
 
 TEST_CASE("folder_of_a_family_with_names_of_its_own_is_read_back") {
-  for (const std::string type : {"gemma2", "phi3", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}) {
+  const std::string experts = R"("num_experts": 3, "num_experts_per_tok": 2, )";
+  const std::string wide = R"("moe_intermediate_size": 4, )";
+  const std::string shared = R"("shared_expert_intermediate_size": 6, )";
+  const std::string shares = R"("n_routed_experts": 3, "n_shared_experts": 2, )";
+  for (const auto& [type, more] : {std::pair<std::string, std::string>("gemma2", ""),
+                                   {"phi3", ""},
+                                   {"mixtral", R"("num_local_experts": 3, )"},
+                                   {"olmoe", experts},
+                                   {"qwen2_moe", experts + wide + shared},
+                                   {"qwen3_moe", experts + wide + R"("mlp_only_layers": [1], )"},
+                                   {"dots1", shares + wide + R"("num_experts_per_tok": 2, )"}}) {
     CAPTURE(type);
     Folder folder;
-    Weights original = Weights::Random(Parsed(R"({"model_type": ")" + type + "\", " + kTinySizes));
+    Weights original =
+        Weights::Random(Parsed(R"({"model_type": ")" + type + "\", " + more + kTinySizes));
     // Gemma's norms are 1 less in files: of these numbers no bit is lost on the way.
     for (auto& layer : original.values) {
       for (float& value : layer) value = std::round(value * 256) / 256;

@@ -12,6 +12,7 @@ void ReadExperts(ConfigFields& fields, const ExpertsDefaults& defaults, ModelCon
   e.per_token = fields.Integer("num_experts_per_tok", kMaxExperts, defaults.per_token);
   e.auxiliary_loss = fields.Number("router_aux_loss_coef", defaults.auxiliary_loss);
   e.adds_auxiliary_loss = fields.Flag("output_router_logits", false);
+  e.z_loss = fields.Number("router_z_loss_coef", 0);
 }
 
 void WriteExperts(const ModelConfig& c, const char* count_field, nlohmann::ordered_json* json) {
@@ -20,6 +21,7 @@ void WriteExperts(const ModelConfig& c, const char* count_field, nlohmann::order
   j["num_experts_per_tok"] = c.experts.per_token;
   j["router_aux_loss_coef"] = c.experts.auxiliary_loss;
   j["output_router_logits"] = c.experts.adds_auxiliary_loss;
+  if (c.experts.z_loss > 0) j["router_z_loss_coef"] = c.experts.z_loss;
 }
 
 void NameExperts(ParamNames* names) {
