@@ -34,7 +34,7 @@ TEST_CASE("a_mixture_of_experts_trains_in_every_layout_as_one_device_does") {
                          [](IslandLayout& spec) { spec.recompute = 1; }));
   layouts.push_back(Pipeline("zb-v", {2, 1, 1, 2}, 6, 2, true));
   for (const IslandLayout& layout : layouts) CheckExact(Kind::kQwen2Moe, layout, variation);
-  variation.documents = Documents::kRestart;
+  variation.documents = Documents::kMask;
   CheckExact(Kind::kMixtral, TensorParallel().back(), variation);
 }
 
