@@ -2,7 +2,7 @@
 """The models of models.json in eager PyTorch, as worker/model/parity writes them, at the command of
 bench/train/run.
 
-    torch_models.py --threads N --model NAME
+    torch_models.py --threads N --model NAME [--grouped]
 
 Images are in PyTorch's channels_last form, which its oneDNN convolutions are fastest with, and the
 optimizer in its foreach form. Speaks train_step's protocol.
@@ -42,6 +42,16 @@ def decoder(config, tokens):
     return decoders.forward
 
 
+def run_grouped(x, chosen, weights, count, expert):
+    """decoders.run_experts with the rows sorted by expert once, and one sum at the end."""
+    order = chosen.flatten().argsort(stable=True)
+    rows = order // chosen.shape[1]
+    sizes = torch.bincount(chosen.flatten(), minlength=count).tolist()
+    outputs = [expert(e, part) for e, part in enumerate(x[rows].split(sizes)) if len(part) > 0]
+    return torch.zeros_like(x).index_add(
+        0, rows, torch.cat(outputs) * weights.flatten()[order, None])
+
+
 def text_model(config, rows, tokens):
     kind = config["model_type"]
     bert = kind == "bert"
@@ -65,9 +75,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--grouped", action="store_true", help="sort rows by expert")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(1)
+    if arguments.grouped:
+        decoders.run_experts = run_grouped
     with open(HERE / "models.json", encoding="utf-8") as file:
         model = json.load(file)[arguments.model]
     if "image_size" in model["config"]:

@@ -219,6 +219,15 @@ def balance(scores, chosen):
     return (tokens_per_expert * scores.mean(1)[:, None]).sum((1, 2)).mean() * experts
 
 
+def run_experts(x, chosen, weights, count, expert):
+    """Sums over the experts of each row of x [N, d], as transformers does: one expert after another."""
+    y = torch.zeros_like(x)
+    for e in range(count):
+        rows, j = (chosen == e).nonzero(as_tuple=True)
+        y = y.index_add(0, rows, weights[rows, j, None] * expert(e, x[rows]))
+    return y
+
+
 def forward(c, p, ids, balances=None):
     """Logits; where `balances` is a list, each mixture appends its balance loss."""
     kind, groups = c["model_type"], c["num_attention_heads"] // c["num_key_value_heads"]
@@ -270,12 +279,14 @@ def forward(c, p, ids, balances=None):
         weights, chosen = scores.topk(c["num_experts_per_tok"], -1)
         if kind == "mixtral" or c.get("norm_topk_prob"):
             weights = weights / weights.sum(-1, keepdim=True)
-        y = torch.zeros_like(n)
-        for e in range(scores.shape[-1]):
+
+        def expert(e, x):
             matrices = h + f"{prefix}experts.{e}."
-            hidden = F.silu(linear(n, matrices + gate)) * linear(n, matrices + up)
-            weight = (weights * (chosen == e)).sum(-1, keepdim=True)
-            y = y + weight * linear(hidden, matrices + down)
+            return linear(F.silu(linear(x, matrices + gate)) * linear(x, matrices + up),
+                          matrices + down)
+
+        y = run_experts(n.flatten(0, 1), chosen.flatten(0, 1), weights.flatten(0, 1),
+                        scores.shape[-1], expert).view_as(n)
         if kind == "qwen2_moe":
             weight = linear(n, h + "mlp.shared_expert_gate").sigmoid()
             y = y + weight * mlp(n, h + "mlp.shared_expert.")
