@@ -48,6 +48,10 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
   writer.Add(kWorkerTokens, static_cast<double>(p.tokens), job);
   writer.Add(kWorkerTokenRate, paused_ ? 0 : p.tokens_per_s, job);
   if (p.train_loss != 0) writer.Add(kWorkerLoss, p.train_loss, job);
+  if (p.router_balance != 0) {
+    writer.Add(kWorkerRouterBalance, p.router_balance, job);
+    writer.Add(kWorkerRouterZ, p.router_z, job);
+  }
   writer.Add(kWorkerPushedBytes, static_cast<double>(p.pushed_bytes), job);
   writer.Add(kWorkerPulledBytes, static_cast<double>(p.pulled_bytes), job);
   for (const DeviceMemoryState& device : p.memory) {

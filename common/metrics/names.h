@@ -161,6 +161,11 @@ inline constexpr Metric kWorkerTokenRate{"atoll_worker_tokens_per_second", Metri
                                          "of the island that this worker leads; 0 while paused"};
 inline constexpr Metric kWorkerLoss{"atoll_worker_loss_nats", MetricType::kGauge,
                                     "training loss of the island, nats a token"};
+inline constexpr Metric kWorkerRouterBalance{
+    "atoll_worker_router_balance", MetricType::kGauge,
+    "balance loss of a mixture's routers: experts a token where all have the same load, else more"};
+inline constexpr Metric kWorkerRouterZ{"atoll_worker_router_z", MetricType::kGauge,
+                                       "z-loss of a mixture's routers"};
 inline constexpr Metric kWorkerPushedBytes{"atoll_worker_pushed_bytes_total", MetricType::kCounter,
                                            "pushed for the job at work"};
 inline constexpr Metric kWorkerPulledBytes{"atoll_worker_pulled_bytes_total", MetricType::kCounter,

@@ -87,12 +87,13 @@ struct HandedOver {};
 struct InitialWeightsMade {};
 struct StepDone {
   int64_t tokens = 0;
-  double loss = 0;            // nats a token, mean over the step
-  double seconds = 0;         // the whole step, emulated slowdown included
-  bool overlapped = false;    // a push or pull was going on
-  int64_t masked_tokens = 0;  // of `tokens`, that the loss does not count
-  double gradient_norm = 0;   // before clipping; 0: not known
-  bool skipped = false;       // it changed nothing (TrainStep::norm_limit)
+  double loss = 0;                          // nats a token, mean over the step
+  double seconds = 0;                       // the whole step, emulated slowdown included
+  bool overlapped = false;                  // a push or pull was going on
+  int64_t masked_tokens = 0;                // of `tokens`, that the loss does not count
+  double gradient_norm = 0;                 // before clipping; 0: not known
+  bool skipped = false;                     // it changed nothing (TrainStep::norm_limit)
+  double router_balance = 0, router_z = 0;  // see IslandProgress
 };
 struct DeltaCaptured {
   ContributionId contribution;

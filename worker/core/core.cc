@@ -362,6 +362,7 @@ void WorkerCore::Impl::ForgetCounts() {
       0;
   counters_.pushed_bytes = counters_.pulled_bytes = 0;
   counters_.learning_rate = 0;
+  counters_.router_balance = counters_.router_z = RecentMean();
   counters_.loss = counters_.gradient_norm = counters_.tokens_per_s = counters_.idle_link_seconds =
       counters_.overlap_seconds = RecentMean();
   saving_.cost = SaveCost();

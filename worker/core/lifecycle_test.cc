@@ -378,7 +378,10 @@ TEST_CASE("The figures of a job do not include those of the one before") {
   fixture.Pushes();
   fixture.Drop<WorkerHeartbeat>();
   fixture.Passes(kHeartbeatInterval);
-  CHECK(fixture.Wants<WorkerHeartbeat>().progress->pushed_bytes == 600);
+  const IslandProgress before = *fixture.Wants<WorkerHeartbeat>().progress;
+  CHECK(before.pushed_bytes == 600);
+  CHECK(before.router_balance == 2.5);
+  CHECK(before.router_z == 0.75);
   const auto next_job = [&] {
     fixture.order.job = "job-2";
     fixture.order.run = RunState::kRun;
@@ -391,6 +394,7 @@ TEST_CASE("The figures of a job do not include those of the one before") {
     CHECK(progress.pulled_bytes == 0);
     CHECK(progress.inner_step == 0);
     CHECK(progress.train_loss == 0);
+    CHECK(progress.router_balance == 0);
     CHECK(progress.tokens_per_s == 0);
     CHECK(progress.step_seconds_idle_link == 0);
   };

@@ -187,6 +187,7 @@ struct Counters {
   double learning_rate = 0;
   double exchange_seconds = 0;  // of the newest round
   RecentMean loss, gradient_norm, tokens_per_s, idle_link_seconds, overlap_seconds;
+  RecentMean router_balance, router_z;
 };
 
 // The end of this process: core.cc, plan.cc.

@@ -81,6 +81,8 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.train_loss = counters_.loss.Get();
   p.learning_rate = counters_.learning_rate;
   p.gradient_norm = counters_.gradient_norm.Get();
+  p.router_balance = counters_.router_balance.Get();
+  p.router_z = counters_.router_z.Get();
   p.tokens_per_s = counters_.tokens_per_s.Get();
   p.step_seconds_idle_link = counters_.idle_link_seconds.Get();
   p.step_seconds_overlap = counters_.overlap_seconds.Get();

@@ -51,6 +51,8 @@ void WorkerCore::Impl::On(const StepDone& step) {
   }
   counters_.loss.Add(step.loss);
   counters_.gradient_norm.Add(step.gradient_norm);
+  counters_.router_balance.Add(step.router_balance);
+  counters_.router_z.Add(step.router_z);
   norms_.Add(step.gradient_norm);
   trainer_failures_ = 0;
   CountStep(step);

@@ -140,7 +140,7 @@ class Fixture {
     TrainStep step = Wants<TrainStep>();
     int64_t sequences = 0;
     for (const PositionRange& range : step.ranges) sequences += range.size();
-    HandleEvent(StepDone{sequences * 10, loss, 0.1, false, 0, 3.0});
+    HandleEvent(StepDone{sequences * 10, loss, 0.1, false, 0, 3.0, false, 2.5, 0.75});
     return step;
   }
   void TrainsSteps(int steps) {

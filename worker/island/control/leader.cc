@@ -280,7 +280,9 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
                   overlapped,
                   tokens - loss.tokens,
                   port_->newest_gradient_norm(),
-                  port_->newest_skipped()};
+                  port_->newest_skipped(),
+                  loss.balance,
+                  loss.router_z};
 }
 
 // A later leader may find them again.
