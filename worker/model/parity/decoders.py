@@ -8,11 +8,13 @@ A family is what it changes in LLAMA's traits:
     Gemma 2 (Gemma team 2024): norms on both sides whose weights start from 0 (1 + w), GeGLU, scores
       and logits capped by cap * tanh(x / cap), embeddings times sqrt(hidden), a window in even layers.
     Phi-3 (Abdin et al. 2024): one matrix for queries, keys and values, one for gate and up.
-Mixtures of experts, whose router is a softmax over all of them:
+Mixtures of experts, whose router is a softmax over all of them but for dots.llm1's:
     Mixtral (Jiang et al. 2024): the weights of a token's experts are divided by their sum.
     Qwen 2 MoE (Yang et al. 2024): beside them an expert for all tokens, weighted by a sigmoid; Qwen
       3 MoE (2025): Qwen 3's attention, weights divided by their sum, no such expert.
     OLMoE (Muennighoff et al. 2024): RMSNorm of all queries and keys.
+    dots.llm1 (rednote 2025): Qwen 3's attention and DeepSeek's router: sigmoids, with a bias where
+      experts are chosen; weights divided by their sum, then scaled; an expert for all tokens.
 """
 import math
 
@@ -76,6 +78,11 @@ CONFIGS = {
               "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 3,
               "norm_topk_prob": False, "router_aux_loss_coef": 0.1, "output_router_logits": True,
               "pad_token_id": 1},
+    "dots1": {"architectures": ["Dots1ForCausalLM"], "model_type": "dots1", **SILU, "head_dim": 8,
+              "attention_bias": False, "sliding_window": None, "n_routed_experts": 6,
+              "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 8,
+              "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+              "n_group": 1, "topk_group": 1},
 }
 EXPERT_MATRICES = {"mixtral": ("block_sparse_moe.", "w1", "w3", "w2")}
 
@@ -86,8 +93,9 @@ def expert_matrices(c):
 
 
 def experts_of(c, layer):
-    dense = layer in c.get("mlp_only_layers", [])
-    return 0 if dense else c.get("num_local_experts", c.get("num_experts", 0))
+    if layer in c.get("mlp_only_layers", []) or layer < c.get("first_k_dense_replace", 0):
+        return 0
+    return c.get("num_local_experts", c.get("num_experts", c.get("n_routed_experts", 0)))
 
 
 def head_dim(c):
@@ -117,7 +125,7 @@ def shapes(c):
             yield from mixture_shapes(c, h, i)
         else:
             yield h + "mlp.down_proj.weight", (d, f)
-        if kind in ("qwen3", "qwen3_moe", "olmo2", "olmoe"):
+        if kind in ("qwen3", "qwen3_moe", "dots1", "olmo2", "olmoe"):
             of_all = kind in ("olmo2", "olmoe")
             yield h + "self_attn.q_norm.weight", (q if of_all else head_dim(c),)
             yield h + "self_attn.k_norm.weight", (kv if of_all else head_dim(c),)
@@ -142,11 +150,17 @@ def mixture_shapes(c, h, layer):
         yield h + f"{prefix}experts.{e}.{up}.weight", (f, d)
         yield h + f"{prefix}experts.{e}.{down}.weight", (d, f)
     if c["model_type"] == "qwen2_moe":
-        f = c["shared_expert_intermediate_size"]
-        yield h + "mlp.shared_expert.gate_proj.weight", (f, d)
-        yield h + "mlp.shared_expert.up_proj.weight", (f, d)
-        yield h + "mlp.shared_expert.down_proj.weight", (d, f)
+        yield from gated_shapes(h + "mlp.shared_expert.", d, c["shared_expert_intermediate_size"])
         yield h + "mlp.shared_expert_gate.weight", (1, d)
+    if c["model_type"] == "dots1":
+        yield from gated_shapes(h + "mlp.shared_experts.", d, f * c["n_shared_experts"])
+        yield h + "mlp.gate.e_score_correction_bias", (experts_of(c, layer),)
+
+
+def gated_shapes(h, d, f):
+    yield h + "gate_proj.weight", (f, d)
+    yield h + "up_proj.weight", (f, d)
+    yield h + "down_proj.weight", (d, f)
 
 
 def rope(c, positions):
@@ -258,7 +272,7 @@ def forward(c, p, ids, balances=None):
         if kind in ("olmo2", "olmoe"):
             q, k = norm(q, h + "q_norm"), norm(k, h + "k_norm")
         q, k, v = heads(q), heads(k), heads(v)
-        if kind in ("qwen3", "qwen3_moe"):
+        if kind in ("qwen3", "qwen3_moe", "dots1"):
             q, k = norm(q, h + "q_norm"), norm(k, h + "k_norm")
         q, k = rotate(q), rotate(k)
         k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
@@ -275,10 +289,14 @@ def forward(c, p, ids, balances=None):
 
     def mixture(n, h):
         prefix, gate, up, down = expert_matrices(c)
-        scores = linear(n, h + prefix + "gate").softmax(-1)
-        weights, chosen = scores.topk(c["num_experts_per_tok"], -1)
+        scores = linear(n, h + prefix + "gate")
+        scores = scores.sigmoid() if kind == "dots1" else scores.softmax(-1)
+        bias = p.get(h + prefix + "gate.e_score_correction_bias", 0)
+        chosen = (scores + bias).topk(c["num_experts_per_tok"], -1).indices
+        weights = scores.gather(-1, chosen)
         if kind == "mixtral" or c.get("norm_topk_prob"):
             weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights * c.get("routed_scaling_factor", 1)
 
         def expert(e, x):
             matrices = h + f"{prefix}experts.{e}."
@@ -290,6 +308,8 @@ def forward(c, p, ids, balances=None):
         if kind == "qwen2_moe":
             weight = linear(n, h + "mlp.shared_expert_gate").sigmoid()
             y = y + weight * mlp(n, h + "mlp.shared_expert.")
+        if kind == "dots1":
+            y = y + mlp(n, h + "mlp.shared_experts.")
         if balances is not None:
             balances.append(balance(scores, chosen))
         return y

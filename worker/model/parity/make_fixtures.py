@@ -118,6 +118,11 @@ def initial(shapes, generator, from_zero=False):
     return params
 
 
+def zero_or(grad, param):
+    """A bias of the choice alone has no gradient."""
+    return torch.zeros_like(param) if grad is None else grad.clone()
+
+
 def make(folder, config, shapes, forward):
     generator = torch.Generator().manual_seed(20261121)
     params = initial(shapes(config), generator, config["model_type"] == "gemma2")
@@ -164,7 +169,7 @@ def make(folder, config, shapes, forward):
     expected = {"tokens": tokens, "logits": logits, **extra}
     if config.get("output_router_logits"):
         expected["balance"] = torch.tensor([start_balance / config["router_aux_loss_coef"]])
-    expected.update({"grad." + name: p.grad.clone() for name, p in params.items()})
+    expected.update({"grad." + name: zero_or(p.grad, p) for name, p in params.items()})
 
     decayed = [p for p in params.values() if p.dim() >= 2]
     others = [p for p in params.values() if p.dim() < 2]
