@@ -165,7 +165,7 @@ Case Uniform(const IslandSetting& setting, const Task& task) {
   auto layout = plan::Baseline(input->cluster, input->costs, input->job, "megatron");
   ATOLL_CHECK(layout.ok(), layout.status().ToString());
   plan.layout = *std::move(layout);
-  auto outcome = plan::EvaluateLayout(input->cluster, input->costs, input->job, plan.layout, {});
+  auto outcome = plan::EvaluateLayout(input->cluster, input->costs, plan.layout, {});
   ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
   plan.outcome = *std::move(outcome);
   Case made;
@@ -201,8 +201,7 @@ plan::Plan CrossingReplicas(const PlanningInput& input, int replicas, int micro_
     plan.layout.replicas.push_back(
         {{{{r}, 0, layers / 2}, {{replicas + r}, layers / 2, layers}}, micro_batches});
   }
-  auto outcome =
-      plan::EvaluateLayout(input.cluster, input.costs, input.job, plan.layout, {.restarts = 64});
+  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, plan.layout, {.restarts = 64});
   ATOLL_CHECK(outcome.ok(), outcome.status().ToString());
   plan.outcome = *std::move(outcome);
   return plan;

@@ -214,7 +214,7 @@ class MetisSearch {
     if (stages > CountLayers(costs_)) return;
     Layout layout = StageMajor(chosen_, sizes_, stages, replicas_);
     if (!CutBySpeed(cluster_, costs_, layout)) return;
-    const double estimate_s = EstimateSeconds(cluster_, costs_, job_, layout);
+    const double estimate_s = EstimateSeconds(cluster_, costs_, layout);
     if (estimate_s >= best_s_) return;
     best_s_ = estimate_s;
     best_ = std::move(layout);
@@ -299,8 +299,8 @@ absl::StatusOr<Layout> Baseline(const Cluster& cluster, const Costs& costs, cons
   double best_s = INFINITY;
   absl::Status why_not = absl::ResourceExhaustedError("no such layout exists");
   for (const Layout& layout : layouts) {
-    if (best != nullptr && EstimateSeconds(cluster, costs, job, layout) > 2 * best_s) continue;
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {1, 1});
+    if (best != nullptr && EstimateSeconds(cluster, costs, layout) > 2 * best_s) continue;
+    const auto outcome = EvaluateLayout(cluster, costs, layout, {1, 1});
     if (!outcome.ok()) {
       why_not = outcome.status();
     } else if (outcome->step_s < best_s) {

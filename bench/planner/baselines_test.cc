@@ -33,7 +33,7 @@ TEST_CASE("No baseline beats the plan") {
   for (const std::string& name : BaselineNames()) {
     const auto layout = Baseline(cluster, costs, job, name);
     if (!layout.ok()) continue;
-    const auto outcome = EvaluateLayout(cluster, costs, job, *layout, {});
+    const auto outcome = EvaluateLayout(cluster, costs, *layout, {});
     REQUIRE(outcome.ok());
     INFO(name << " " << Describe(*layout));
     CHECK(plan->outcome.step_s <= outcome->step_s);
@@ -64,7 +64,7 @@ TEST_CASE("Baselines keep their rules") {
   CHECK(layout("varuna").schedule == "jeeves");
   CHECK_FALSE(layout("hierarchical").one_ring);
   const auto seconds = [&](const Layout& l) {
-    return EvaluateLayout(cluster, costs, job, l, {})->step_s;
+    return EvaluateLayout(cluster, costs, l, {})->step_s;
   };
   CHECK(seconds(layout("hierarchical")) < seconds(layout("data-parallel")));
   CHECK(seconds(layout("metis")) <= seconds(layout("megatron")));

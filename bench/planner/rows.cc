@@ -54,7 +54,7 @@ std::map<std::string, double> ComputeStepRatios(const Setting& setting, const pl
     ratios[name] = 0;
     const auto layout = plan::Baseline(setting.cluster, costs, setting.job, name);
     if (!layout.ok()) continue;
-    const auto outcome = plan::EvaluateLayout(setting.cluster, costs, setting.job, *layout, {});
+    const auto outcome = plan::EvaluateLayout(setting.cluster, costs, *layout, {});
     if (outcome.ok()) ratios[name] = outcome->step_s / plan.outcome.step_s;
   }
   return ratios;

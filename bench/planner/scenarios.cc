@@ -91,7 +91,7 @@ void ChangingNetworks() {
       continue;
     }
     const auto going_on =
-        plan::EvaluateLayout(after.cluster, after.costs(), after.job, old_plan->layout, {32, 1});
+        plan::EvaluateLayout(after.cluster, after.costs(), old_plan->layout, {32, 1});
     const double old_s = going_on.ok() ? going_on->step_s : 0;
     const double new_s = StepSeconds(after, &plan);
     std::printf(

@@ -87,7 +87,7 @@ TEST_CASE("A V of two stages per device is shown once per device") {
   for (int d = 0; d < 4; ++d) plan.layout.replicas[0].stages.push_back({{d}, 0, 0});
   REQUIRE(plan::CutReplica(cluster, costs, 1, plan.layout.replicas[0]).ok());
   REQUIRE(plan::Reshape(cluster, costs, plan::Shape::kVShaped, plan.layout));
-  auto outcome = plan::EvaluateLayout(cluster, costs, job, plan.layout, {});
+  auto outcome = plan::EvaluateLayout(cluster, costs, plan.layout, {});
   REQUIRE(outcome.ok());
   plan.outcome = *std::move(outcome);
   const std::string table = RenderIslands({{"", cluster, plan}});

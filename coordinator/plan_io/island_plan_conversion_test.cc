@@ -33,7 +33,7 @@ TEST_CASE("A plan that runs says which layout it came from") {
     if (shape != plan::Shape::kPlain) {
       REQUIRE(plan::Reshape(cluster, costs, shape, plan.layout));
     }
-    auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 18}, plan.layout, {});
+    auto outcome = plan::EvaluateLayout(cluster, costs, plan.layout, {});
     REQUIRE(outcome.ok());
     plan.outcome = *std::move(outcome);
     IslandPlan island = ToIslandPlan(cluster, plan);
@@ -70,7 +70,7 @@ plan::Plan TwoReplicas(const plan::Cluster& cluster, const plan::Costs& costs) {
     plan.layout.replicas.push_back(
         {{{{2 * r}, 0, layers / 2}, {{2 * r + 1}, layers / 2, layers}}, 4});
   }
-  auto outcome = plan::EvaluateLayout(cluster, costs, {.global_batch = 8}, plan.layout, {});
+  auto outcome = plan::EvaluateLayout(cluster, costs, plan.layout, {});
   REQUIRE(outcome.ok());
   plan.outcome = *std::move(outcome);
   return plan;

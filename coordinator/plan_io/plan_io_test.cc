@@ -348,7 +348,7 @@ TEST_CASE("A_V_of_two_stages_per_device_is_a_program_per_device") {
   for (int d = 0; d < 4; ++d) plan.layout.replicas[0].stages.push_back({{d}, 0, 0});
   REQUIRE(plan::CutReplica(cluster, costs, 1, plan.layout.replicas[0]).ok());
   REQUIRE(plan::Reshape(cluster, costs, plan::Shape::kVShaped, plan.layout));
-  auto outcome = plan::EvaluateLayout(cluster, costs, job, plan.layout, {});
+  auto outcome = plan::EvaluateLayout(cluster, costs, plan.layout, {});
   REQUIRE(outcome.ok());
   plan.outcome = *std::move(outcome);
   const v1::Plan message = ToMessage(cluster, costs, {{"", cluster, plan}}, 1);

@@ -269,7 +269,7 @@ class Enumerator {
         stop_(stop),
         ranking_(cluster, costs, job),
         cutter_(cluster),
-        estimator_(cluster, costs, job) {
+        estimator_(cluster, costs) {
     if (job.fixed.stages > 0) {
       stage_counts_ = {job.fixed.stages};
     } else if (std::ssize(cluster.devices) <= kFewDevices) {
@@ -408,7 +408,7 @@ class Enumerator {
     absl::Status fits =
         CutAll(cluster_, *of_replicas_, total_, stages > 0, cutter_, candidate.layout);
     if (fits.ok() && !UsesLeader(cluster_, candidate.layout)) {
-      fits = BringInLeader(cluster_, *of_replicas_, job_, pools_, candidate);
+      fits = BringInLeader(cluster_, *of_replicas_, pools_, candidate);
       candidate.how += ", with the leader";
     } else if (fits.ok()) {
       candidate.estimate_s = estimator_.Seconds(candidate.layout);
@@ -422,8 +422,8 @@ class Enumerator {
     if (!seen_.insert({groups, stages > 0}).second || Hopeless(ComputeRank(groups))) return;
     std::optional<Candidate> candidate = Build(how, groups, stages);
     if (!candidate || !DegreesAgree(costs_.model(), candidate->layout)) return;
-    const absl::Status kept = CheckTraffic(cluster_, costs_, job_, candidate->layout,
-                                           kEstimateErrs * candidate->estimate_s);
+    const absl::Status kept =
+        CheckTraffic(cluster_, costs_, candidate->layout, kEstimateErrs * candidate->estimate_s);
     if (!kept.ok()) {
       over_limit_ = kept;
       return;

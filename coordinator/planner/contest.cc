@@ -71,7 +71,7 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   auto outcome = Evaluated(layout, nullptr, limit);
   ++plan_.simulated;
   if (absl::IsCancelled(outcome.status())) {
-    Lose(what, layout, EstimateSeconds(cluster_, costs_, job_, layout), nullptr);
+    Lose(what, layout, EstimateSeconds(cluster_, costs_, layout), nullptr);
     return false;
   }
   if (!outcome.ok()) {
@@ -95,7 +95,7 @@ void Contest::EnterBoth(const Candidate& candidate) {
   if (!satisfies && ++violating_ > options_.simulate) return;
   const std::optional<Layout> reordered = Reordered(cluster_, costs_, candidate.layout);
   if (!reordered.has_value() || !IsAllowed(*reordered)) return;
-  const double estimate_s = EstimateSeconds(cluster_, costs_, job_, *reordered);
+  const double estimate_s = EstimateSeconds(cluster_, costs_, *reordered);
   if (ranking_.Rank(*reordered, estimate_s) >= candidate.rank) return;
   Enter(*reordered,
         absl::StrCat(Describe(*reordered), ", ", candidate.how, ", ordered by beam search"));
@@ -106,7 +106,7 @@ void Contest::Lose(const std::string& what, const Layout& layout, double step_s,
   plan_.alternatives.push_back({.what = what,
                                 .structure = DescribeStructure(layout),
                                 .step_s = step_s,
-                                .price = ComputePrice(cluster_, costs_, job_, layout).Of(step_s),
+                                .price = ComputePrice(cluster_, costs_, layout).Of(step_s),
                                 .rank = ranking_.Rank(layout, step_s),
                                 .parts = {}});
   if (outcome != nullptr) plan_.alternatives.back().parts = GetStepParts(*outcome);
@@ -191,11 +191,11 @@ absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known,
   evaluation.limit_s = ranking_.LongestStepBetter(layout, rank_limit);
   // With two stages a device it may still be better (NoteIdling).
   evaluation.step_limit_s = evaluation.limit_s * (StaysInSites(cluster_, layout) ? kShapesGain : 1);
-  return EvaluateSaving(cluster_, costs_, job_, evaluation, layout);
+  return EvaluateSaving(cluster_, costs_, evaluation, layout);
 }
 
 bool Contest::KeepsLimits(const Layout& layout, double step_s) {
-  absl::Status kept = CheckTraffic(cluster_, costs_, job_, layout, step_s);
+  absl::Status kept = CheckTraffic(cluster_, costs_, layout, step_s);
   if (kept.ok()) return true;
   over_limit_ = std::move(kept);
   return false;

@@ -271,10 +271,10 @@ StageTimes OptimizerSeconds(const Layout& layout, const Outcome& outcome) {
 }
 
 // No step of this layout is shorter, whatever the kinds' schedules. They have their bounds then.
-double BoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                    const Layout& layout, Outcome& outcome) {
-  const StageTimes earliest_s = SynchroniseGradients(cluster, costs, job, layout,
-                                                     EarliestGradients(cluster, layout, outcome));
+double BoundSeconds(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                    Outcome& outcome) {
+  const StageTimes earliest_s =
+      SynchroniseGradients(cluster, costs, layout, EarliestGradients(cluster, layout, outcome));
   StageTimes unknown_s;
   for (const Replica& replica : layout.replicas) {
     unknown_s.emplace_back(replica.stages.size(), INFINITY);
@@ -289,7 +289,7 @@ double BoundSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
 }
 
 // Adds what follows the last operation: all-reduces over replicas, the optimizer, the commit votes.
-void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+void AddEnd(const Cluster& cluster, const Costs& costs, const Layout& layout,
             const GradientTimes& times, Outcome& outcome) {
   // Nothing to add is nothing, whatever the rounding.
   const auto raise = [&](double to_s) {
@@ -298,15 +298,15 @@ void AddEnd(const Cluster& cluster, const Costs& costs, const Job& job, const La
     return by_s;
   };
   const StageTimes synced_s =
-      SynchroniseGradients(cluster, costs, job, layout, times.ready_s, times.messages);
+      SynchroniseGradients(cluster, costs, layout, times.ready_s, times.messages);
   outcome.sync_s = raise(StepEnd(layout, outcome, synced_s));
   outcome.commit_s = raise(CommittedSeconds(cluster, layout, synced_s, times.begun_s,
                                             OptimizerSeconds(layout, outcome)));
   outcome.bound_s = std::min(outcome.step_s, outcome.bound_s);
 }
 
-absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Job& job,
-                                 const Layout& layout, const LinkSharing& sharing, bool together,
+absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                 const LinkSharing& sharing, bool together,
                                  const Evaluation& evaluation) {
   Outcome outcome;
   outcome.together = together;
@@ -325,7 +325,7 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
     }
     outcome.kinds[found->second].replicas.push_back(static_cast<int>(r));
   }
-  outcome.bound_s = BoundSeconds(cluster, costs, job, layout, outcome);
+  outcome.bound_s = BoundSeconds(cluster, costs, layout, outcome);
   if (outcome.bound_s >= evaluation.step_limit_s) {
     return absl::CancelledError("no schedule of it is as fast");
   }
@@ -338,7 +338,7 @@ absl::StatusOr<Outcome> Evaluate(const Cluster& cluster, const Costs& costs, con
   for (const ReplicaOutcome& kind : outcome.kinds) {
     outcome.step_s = std::max(outcome.step_s, Seconds(kind.found.result.makespan_ns));
   }
-  AddEnd(cluster, costs, job, layout, times, outcome);
+  AddEnd(cluster, costs, layout, times, outcome);
   return outcome;
 }
 
@@ -363,23 +363,21 @@ const ReplicaOutcome& SlowestKind(const Outcome& outcome) {
 }
 
 absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& all_costs,
-                                       const Job& job, const Layout& layout,
-                                       const Evaluation& evaluation) {
+                                       const Layout& layout, const Evaluation& evaluation) {
   ATOLL_CHECK(!layout.replicas.empty());
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   const LinkSharing sharing(cluster, layout);
   // Messages that block are work of their devices, at their replica's part of what they share.
   const bool together =
       !costs.options().runtime.blocking_messages && PlayedTogether(sharing, layout);
-  return Evaluate(cluster, costs, job, layout, sharing, together, evaluation);
+  return Evaluate(cluster, costs, layout, sharing, together, evaluation);
 }
 
 absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_costs,
-                                       const Job& job, const Evaluation& evaluation,
-                                       Layout& layout) {
+                                       const Evaluation& evaluation, Layout& layout) {
   const Costs& costs = all_costs.ForReplicas(layout.replicas.size());
   if (costs.options().recompute != Recompute::kAuto) {
-    return EvaluateLayout(cluster, costs, job, layout, evaluation);
+    return EvaluateLayout(cluster, costs, layout, evaluation);
   }
   size_t stages = 0;
   for (const Replica& replica : layout.replicas) stages = std::max(stages, replica.stages.size());
@@ -396,10 +394,10 @@ absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& all_
     }
     if (std::count(tried.begin(), tried.end(), savings) > 1) continue;
     // More savings may cost more than more micro-batches in flight can bring.
-    if (best.ok() && kSurelyWorse * EstimateSeconds(cluster, costs, job, saving) >= best->step_s) {
+    if (best.ok() && kSurelyWorse * EstimateSeconds(cluster, costs, saving) >= best->step_s) {
       break;
     }
-    auto outcome = EvaluateLayout(cluster, costs, job, saving, evaluation);
+    auto outcome = EvaluateLayout(cluster, costs, saving, evaluation);
     const bool better = outcome.ok() && (!best.ok() || outcome->step_s < best->step_s);
     if (!better && (best.ok() || outcome.ok())) continue;
     best = std::move(outcome);

@@ -79,12 +79,12 @@ struct Evaluation {
 // replicas that use one trunk share it evenly, and within a replica messages over a trunk wait for
 // each other. Gradients are summed as gradient_sync.h says, from the moment on at which all holders
 // of a layer are done with it; then sites exchange commit votes (gradient_sync.h).
-absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs, const Job& job,
+absl::StatusOr<Outcome> EvaluateLayout(const Cluster& cluster, const Costs& costs,
                                        const Layout& layout, const Evaluation& evaluation);
 
 // The same with the savings that give the shortest step: those for as many micro-batches in flight
 // as 1F1B has, for half as many, and for one. Sets them.
-absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs, const Job& job,
+absl::StatusOr<Outcome> EvaluateSaving(const Cluster& cluster, const Costs& costs,
                                        const Evaluation& evaluation, Layout& layout);
 
 }  // namespace atl::plan

@@ -10,7 +10,6 @@ namespace {
 TEST_CASE("A transfer over two edges is as fast as both together, unless they exclude each other") {
   Cluster cluster = MakeCluster({{"a100-80", 4, "a"}, {"a100-80", 4, "b"}});
   const Costs costs = MakeCosts("gpt3-6.7b");
-  const Job job{.global_batch = 32, .micro_batches = {1}, .tensor_parallel = {4}};
   const auto step_s = [&](const std::vector<LinkEdge>& edges) {
     const auto link = MakeLink(edges, cluster.trunks);
     REQUIRE(link.ok());
@@ -18,7 +17,7 @@ TEST_CASE("A transfer over two edges is as fast as both together, unless they ex
     // A pipeline of one stage per site.
     Layout layout{4, 1, "1f1b", {}};
     layout.replicas = {{{{{0, 1, 2, 3}, 0, 17}, {{4, 5, 6, 7}, 17, 34}}, 32}};
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    const auto outcome = EvaluateLayout(cluster, costs, layout, {});
     INFO(outcome.status().ToString());
     REQUIRE(outcome.ok());
     return outcome->step_s;
@@ -41,11 +40,10 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
   Cluster cluster = MakeCluster({{"a100-80", 2, "a"}, {"a100-80", 2, "b"}});
   cluster.wan_link = {1e-3, 20e9};
   const Costs costs = MakeCosts("gpt2-large");
-  const Job job{.global_batch = 16, .micro_batches = {1}, .tensor_parallel = {1}};
   Layout layout{1, 1, "1f1b", {}};
   layout.split_backward = false;
   layout.replicas = {{{{{0}, 0, 19}, {{1}, 19, 38}}, 8}, {{{{2}, 0, 19}, {{3}, 19, 38}}, 8}};
-  const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+  const auto outcome = EvaluateLayout(cluster, costs, layout, {});
   REQUIRE(outcome.ok());
   const double makespan_s =
       static_cast<double>(SlowestKind(*outcome).found.result.makespan_ns) * 1e-9;
@@ -55,28 +53,26 @@ TEST_CASE("Gradients are summed while slower stages still compute") {
   CHECK(outcome->bound_s <= outcome->step_s);
   // The bound counts what the operations alone, or a bound of theirs, would not exclude.
   CHECK(makespan_s < outcome->bound_s);
-  const auto no_better =
-      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = outcome->bound_s});
+  const auto no_better = EvaluateLayout(cluster, costs, layout, {.step_limit_s = outcome->bound_s});
   CHECK(absl::IsCancelled(no_better.status()));
   const auto maybe_better =
-      EvaluateLayout(cluster, costs, job, layout, {.step_limit_s = 1.001 * outcome->bound_s});
+      EvaluateLayout(cluster, costs, layout, {.step_limit_s = 1.001 * outcome->bound_s});
   REQUIRE(maybe_better.ok());
   CHECK(maybe_better->step_s == outcome->step_s);
   // Two rings share the link: one after the other it would have taken twice as long.
   layout.replicas.resize(1);
-  const auto alone = EvaluateLayout(cluster, costs, job, layout, {});
+  const auto alone = EvaluateLayout(cluster, costs, layout, {});
   CHECK(alone->sync_s == 0);
 }
 
 TEST_CASE("A step counts when all sites know of each other: only who is done with the last waits") {
   Cluster cluster = MakeCluster({{"a100-80", 1, "a"}, {"a100-80", 1, "b"}});
   const Costs costs = MakeCosts("gpt2-large");
-  const Job job{.global_batch = 8, .micro_batches = {1}, .tensor_parallel = {1}};
   const auto evaluate = [&](double latency_s, const char* schedule, int layers) {
     cluster.wan_link = {latency_s, 100e9};
     Layout layout{1, 1, schedule, {}};
     layout.replicas = {{{{{0}, 0, layers}, {{1}, layers, 38}}, 8}};
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    const auto outcome = EvaluateLayout(cluster, costs, layout, {});
     REQUIRE(outcome.ok());
     CHECK(outcome->bound_s <= outcome->step_s);
     return *outcome;

@@ -99,10 +99,10 @@ double RingShare(size_t members) {
 
 class Synchroniser {
  public:
-  Synchroniser(const ClusterIndex& index, const Costs& costs, const Job& job, const Layout& layout)
+  Synchroniser(const ClusterIndex& index, const Costs& costs, const Layout& layout)
       : index_(index), layout_(layout) {
     // An all-reduce that takes so much longer is one of so many more bytes.
-    const double counted = job.gradient_bytes * costs.options().runtime.all_reduce_ratio;
+    const double counted = kGradientBytes * costs.options().runtime.all_reduce_ratio;
     bytes_before_.push_back(0);
     for (const Layer& layer : costs.model().layers) {
       bytes_before_.push_back(bytes_before_.back() +
@@ -292,23 +292,22 @@ class Synchroniser {
 
 }  // namespace
 
-StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
-                                const Layout& layout, const StageTimes& ready_s,
+StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                const StageTimes& ready_s,
                                 const std::vector<StageMessage>& messages) {
   if (layout.replicas.size() < 2) return ready_s;
   const ClusterIndex index(cluster);
-  Synchroniser synchroniser(index, costs, job, layout);
+  Synchroniser synchroniser(index, costs, layout);
   synchroniser.AddMessages(messages);
   return synchroniser.Run(ready_s);
 }
 
-double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,
-                   const Layout& layout) {
+double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Layout& layout) {
   if (layout.replicas.size() < 2) return 0;
   StageTimes ready_s;
   for (const Replica& replica : layout.replicas) ready_s.emplace_back(replica.stages.size(), 0.0);
   double slowest = 0;
-  for (const auto& stages : Synchroniser(index, costs, job, layout).Run(ready_s)) {
+  for (const auto& stages : Synchroniser(index, costs, layout).Run(ready_s)) {
     for (const double end_s : stages) slowest = std::max(slowest, end_s);
   }
   return slowest;

@@ -37,13 +37,12 @@ struct StageMessage {
 // Returns when each stage's all-reduce is complete, given when its own gradients are. With one
 // replica: at once. Messages of stages that become ready while a ring uses the same card or link go
 // first.
-StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Job& job,
-                                const Layout& layout, const StageTimes& ready_s,
+StageTimes SynchroniseGradients(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                                const StageTimes& ready_s,
                                 const std::vector<StageMessage>& messages = {});
 
 // The slowest all-reduce if all gradients are ready at 0.
-double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Job& job,
-                   const Layout& layout);
+double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Layout& layout);
 
 // ---- the commit ----
 //

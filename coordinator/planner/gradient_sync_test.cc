@@ -10,7 +10,6 @@ namespace {
 struct Replicas {
   Cluster cluster;
   Costs costs;
-  Job job{.global_batch = 64, .gradient_bytes = 4};
   Layout layout;
 
   explicit Replicas(const std::vector<int>& per_site)
@@ -30,7 +29,7 @@ struct Replicas {
 
   double Seconds(bool one_ring = false) {
     layout.one_ring = one_ring;
-    return SyncSeconds(ClusterIndex(cluster), costs, job, layout);
+    return SyncSeconds(ClusterIndex(cluster), costs, layout);
   }
 };
 
@@ -63,8 +62,8 @@ TEST_CASE("a_ring_waits_for_messages_of_stages_that_its_nodes_card_carries_meanw
   const double ready_s = 1;
   const StageTimes ready(4, std::vector<double>{ready_s});
   const auto end_s = [&](const std::vector<StageMessage>& messages) {
-    return SynchroniseGradients(replicas.cluster, replicas.costs, replicas.job, replicas.layout,
-                                ready, messages)[0][0];
+    return SynchroniseGradients(replicas.cluster, replicas.costs, replicas.layout, ready,
+                                messages)[0][0];
   };
   const double alone_s = end_s({});
   const double message_bytes = 0.5e6;  // half a millisecond on the card

@@ -154,7 +154,7 @@ absl::StatusOr<IslandChoice> PlanSingle(const Cluster& cluster, const Costs& cos
   }
   const IslandOptions used = islands.WithSteps(exchange_s, step_s, step_s);
   choice.steps_per_round = used.steps_per_round;
-  RoundTraffic traffic(cluster, costs, job, used);
+  RoundTraffic traffic(cluster, costs, used);
   traffic.Add(cluster, plan.layout, step_s);
   ATOLL_RETURN_IF_ERROR(ChooseServer(cluster, sites, 0, traffic, choice));
   choice.samples_per_s = job.global_batch / step_s;
@@ -193,7 +193,7 @@ absl::StatusOr<IslandChoice> PlanIslands(const Cluster& cluster, const Costs& co
   const IslandOptions used =
       islands.WithSteps(SlowestExchange(cluster, choice.islands, bytes), fastest_s, slowest_s);
   choice.steps_per_round = used.steps_per_round;
-  RoundTraffic traffic(cluster, costs, job, used);
+  RoundTraffic traffic(cluster, costs, used);
   std::map<std::string, double> train_s, rounds_per_s;
   for (const auto& [site, part, plan] : choice.islands) {
     const double step_s = plan.outcome.step_s;

@@ -69,9 +69,8 @@ struct IslandChoice {
 class RoundTraffic {
  public:
   // They must outlive it.
-  RoundTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
-               const IslandOptions& options)
-      : cluster_(cluster), costs_(costs), job_(job), options_(options) {}
+  RoundTraffic(const Cluster& cluster, const Costs& costs, const IslandOptions& options)
+      : cluster_(cluster), costs_(costs), options_(options) {}
 
   // An island with devices of `part`. Its exchange with a server that has all takes so long, by the
   // server's site; null: no time.
@@ -103,7 +102,6 @@ class RoundTraffic {
 
   const Cluster& cluster_;
   const Costs& costs_;
-  const Job& job_;
   const IslandOptions& options_;
   std::vector<Island> islands_;
 };

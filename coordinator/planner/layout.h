@@ -52,11 +52,12 @@ struct Objective {
   bool limited() const { return !std::isinf(step_s_max) || !std::isinf(price_max); }
 };
 
+inline constexpr double kGradientBytes = 4;  // of a parameter, as sent
+
 struct Job {
   int global_batch = 1;              // samples per step
   std::vector<int> micro_batches;    // sizes to try; empty: 1, 2, 4, 8
   std::vector<int> tensor_parallel;  // sizes to try; empty: 1, 2, 4, 8
-  double gradient_bytes = 4;         // per parameter as sent
   Constraints fixed;
   Objective objective;
   // How devices are mapped to the stages of a pipeline: by refine.h and SpanTrain's order of groups
@@ -152,8 +153,7 @@ bool DegreesAgree(const Model& model, const Layout& layout);
 bool IsOfOneDegree(const Layout& layout);
 
 // A quick estimate; of many layouts Estimator's (groups/estimate.h) is quicker.
-double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                       const Layout& layout);
+double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
 std::set<int> ListUsedDevices(const Layout& layout);
 

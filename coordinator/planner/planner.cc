@@ -130,7 +130,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
     Candidate& added = found.emplace_back(*chosen[i]);
     added.layout = std::move(mapped[i]->layout);
     absl::StrAppend(&added.how, ", ", kByBranchAndBound);
-    added.estimate_s = EstimateSeconds(cluster, costs, job, added.layout);
+    added.estimate_s = EstimateSeconds(cluster, costs, added.layout);
     added.rank = ranking.Rank(added.layout, added.estimate_s);
   }
   std::move(found.begin(), found.end(), std::back_inserter(candidates));
@@ -301,7 +301,7 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
 }
 
 void Rerank(const Cluster& cluster, const Costs& costs, const Job& job, Plan& plan) {
-  plan.price = ComputePrice(cluster, costs, job, plan.layout).Of(plan.outcome.step_s);
+  plan.price = ComputePrice(cluster, costs, plan.layout).Of(plan.outcome.step_s);
   plan.rank = Ranking(cluster, costs, job).Rank(plan.layout, plan.outcome.step_s);
 }
 

@@ -83,7 +83,7 @@ RatedPlan Rate(const PlanRequest& request, const PlanningInput& input, const Isl
   // Nothing where a device is no longer offered.
   const plan::Layout layout =
       LayoutFromIslandPlan(input.cluster, input.costs, island).value_or(plan::Layout());
-  const plan::StepPrice price = plan::ComputePrice(input.cluster, input.costs, input.job, layout);
+  const plan::StepPrice price = plan::ComputePrice(input.cluster, input.costs, layout);
   const auto batch = static_cast<double>(request.spec.inner.batch_sequences);
   return {plan::Rank(input.job.objective, price, step_s),
           {step_s / batch / request.islands, price.Of(step_s) / batch}};

@@ -73,7 +73,7 @@ absl::StatusOr<plan::Plan> PinnedPlan(const PlanRequest& request, PlanningInput&
   plan::Evaluation evaluation{.restarts = kRestarts, .seed = request.seed};
   if (!pinned.orders.empty()) evaluation.orders = &pinned.orders;
   absl::StatusOr<plan::Outcome> outcome =
-      plan::EvaluateLayout(input.cluster, input.costs, input.job, layout, evaluation);
+      plan::EvaluateLayout(input.cluster, input.costs, layout, evaluation);
   if (!outcome.ok()) return Annotate(outcome.status(), key);
   plan.outcome = *std::move(outcome);
   plan.candidates = plan.simulated = 1;
@@ -187,7 +187,7 @@ std::optional<plan::Plan> RecomputingLess(const PlanRequest& request, PlanningIn
   }
   if (!less) return std::nullopt;
   MakeRoom(plan.layout, island, input);
-  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, input.job, plan.layout,
+  auto outcome = plan::EvaluateLayout(input.cluster, input.costs, plan.layout,
                                       {.restarts = 96, .seed = request.seed});
   if (!outcome.ok() || outcome->step_s > plan.outcome.step_s) return std::nullopt;
   plan.outcome = *std::move(outcome);
@@ -327,7 +327,7 @@ absl::StatusOr<plan::Plan> BuildPlanWithRatios(const PlanRequest& request,
   plan::Plan best = plan;
   best.outcome.step_s = INFINITY;
   for (plan::Layout& layout : layouts) {
-    auto outcome = plan::EvaluateSaving(input.cluster, input.costs, input.job,
+    auto outcome = plan::EvaluateSaving(input.cluster, input.costs,
                                         {.restarts = 96, .seed = request.seed}, layout);
     if (!outcome.ok()) {
       why_not = outcome.status();

@@ -22,8 +22,7 @@ namespace atl {
 namespace {
 
 absl::Status CheckTraffic(const PlanningInput& input, const plan::Plan& plan) {
-  return plan::CheckTraffic(input.cluster, input.costs, input.job, plan.layout,
-                            plan.outcome.step_s);
+  return plan::CheckTraffic(input.cluster, input.costs, plan.layout, plan.outcome.step_s);
 }
 
 void AddMembers(const PlanRequest& request, const PlanningInput& input, const plan::Layout& layout,
@@ -135,7 +134,7 @@ absl::Status CountRounds(const PlanRequest& request, const PlanningInput& input,
     return absl::OkStatus();
   }
   const plan::IslandOptions options = ToIslandOptions(request.spec);
-  plan::RoundTraffic traffic(input.cluster, input.costs, input.job, options);
+  plan::RoundTraffic traffic(input.cluster, input.costs, options);
   traffic.Add(input.cluster, found.plan.layout, found.plan.outcome.step_s);
   ATOLL_RETURN_IF_ERROR(traffic.Check(request.servers));
   const std::string text = traffic.Text(request.servers);
@@ -361,10 +360,9 @@ absl::StatusOr<IslandPlan> PlanLike(const PlanRequest& request, const PlanReques
   plan::Plan& like_plan = found.plan;
   ATOLL_ASSIGN_OR_RETURN(like_plan.layout, LayoutFromIslandPlan(input.cluster, input.costs, like));
   MakeRoom(like_plan.layout, like, input);  // as the search that found it had
-  ATOLL_ASSIGN_OR_RETURN(
-      like_plan.outcome,
-      plan::EvaluateLayout(input.cluster, input.costs, input.job, like_plan.layout,
-                           {.restarts = kLikeRestarts, .seed = request.seed}));
+  ATOLL_ASSIGN_OR_RETURN(like_plan.outcome,
+                         plan::EvaluateLayout(input.cluster, input.costs, like_plan.layout,
+                                              {.restarts = kLikeRestarts, .seed = request.seed}));
   const auto limit_ns = kWorthSearching * static_cast<double>(plan.step_ns);
   if (1e9 * like_plan.outcome.step_s > limit_ns) {
     return absl::FailedPreconditionError("its step takes longer than that of the like island");

@@ -126,9 +126,8 @@ absl::StatusOr<Played> Play(const PlanRequest& request, const IslandPlan& plan) 
                          OrdersFromIslandPlan(plan, layout));
   // It fits, since it runs.
   for (plan::DeviceType& type : input.cluster.types) type.memory_bytes = int64_t{1} << 56;
-  ATOLL_ASSIGN_OR_RETURN(
-      plan::Outcome outcome,
-      plan::EvaluateLayout(input.cluster, input.costs, input.job, layout, {.orders = &orders}));
+  ATOLL_ASSIGN_OR_RETURN(plan::Outcome outcome, plan::EvaluateLayout(input.cluster, input.costs,
+                                                                     layout, {.orders = &orders}));
   return Played{std::move(input), std::move(layout), std::move(outcome)};
 }
 
@@ -146,7 +145,7 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
   const plan::Together all = plan::PutTogether(cluster, layout, step.outcome);
   const sim::Result result = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
   const plan::StageTimes synced_s = plan::SynchroniseGradients(
-      cluster, step.input.costs, step.input.job, layout, ComputeGradientTimes(all.problem, result));
+      cluster, step.input.costs, layout, ComputeGradientTimes(all.problem, result));
   const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, synced_s);
   const DeviceNames names = [&](const plan::Stage& stage) {
     std::vector<std::string> ids;

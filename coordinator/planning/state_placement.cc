@@ -337,7 +337,7 @@ void KeepStateInPlace(const PlanRequest& request, const PlanningInput& input, pl
       continue;
     }
     auto outcome =
-        plan::EvaluateLayout(input.cluster, input.costs, input.job, *layout,
+        plan::EvaluateLayout(input.cluster, input.costs, *layout,
                              {.restarts = 96, .seed = request.seed, .known = &plan.outcome});
     if (!outcome.ok() || ranking.Rank(*layout, outcome->step_s) > worst) continue;
     absl::StrAppendFormat(&plan.reason,

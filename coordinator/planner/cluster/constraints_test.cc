@@ -50,7 +50,7 @@ struct Case {
     return *std::move(plan);
   }
   SiteBytes PerDay(const Plan& plan) const {
-    SiteBytes day = CountStepBytes(cluster, costs, job, plan.layout);
+    SiteBytes day = CountStepBytes(cluster, costs, plan.layout);
     for (auto& [sites, bytes] : day) bytes *= kSecondsPerDay / plan.outcome.step_s;
     return day;
   }
@@ -129,7 +129,7 @@ TEST_CASE("a_step_sends_activations_gradients_and_all_reduces_between_sites") {
   const Layout pipeline{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, 5}, {{4}, 5, layers}}, /*micro_batches=*/8}}};
   const double sent = 8.0 * 4 * static_cast<double>(c.costs.model().layers[4].out_bytes);
-  const SiteBytes messages = CountStepBytes(c.cluster, c.costs, c.job, pipeline);
+  const SiteBytes messages = CountStepBytes(c.cluster, c.costs, pipeline);
   CHECK(messages.at({"a", "b"}) == Approx(sent));
   CHECK(messages.at({"b", "a"}) == Approx(sent));
 
@@ -138,7 +138,7 @@ TEST_CASE("a_step_sends_activations_gradients_and_all_reduces_between_sites") {
       .micro_batch = 4,
       .replicas = {{{{{0}, 0, layers}}, 3}, {{{{1}, 0, layers}}, 3}, {{{{4}, 0, layers}}, 2}}};
   const double gradient = 4.0 * static_cast<double>(c.costs.model().parameters());
-  const SiteBytes sums = CountStepBytes(c.cluster, c.costs, c.job, replicas);
+  const SiteBytes sums = CountStepBytes(c.cluster, c.costs, replicas);
   CHECK(sums.at({"a", "b"}) == Approx(gradient));
   CHECK(sums.at({"b", "a"}) == Approx(gradient));
   const auto owned = OwnedShares(c.cluster, c.costs, replicas);
@@ -156,7 +156,7 @@ TEST_CASE("plans_keep_to_what_a_link_may_carry_in_a_day") {
 
   c.cluster.bytes_per_day[{"a", "b"}] = 0.01 * day.at({"a", "b"});
   const Plan limited = c.Best();
-  CHECK(CheckTraffic(c.cluster, c.costs, c.job, limited.layout, limited.outcome.step_s).ok());
+  CHECK(CheckTraffic(c.cluster, c.costs, limited.layout, limited.outcome.step_s).ok());
   CHECK(limited.outcome.step_s > free.outcome.step_s);
   CHECK(free.reason.find("bytes_per_day") == std::string::npos);
   CHECK_THAT(limited.reason, Catch::Contains("bytes_per_day"));

@@ -20,10 +20,9 @@ double PricePerHour(const Cluster& cluster, const Layout& layout) {
 
 }  // namespace
 
-StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Job& job,
-                       const Layout& layout) {
+StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Layout& layout) {
   StepPrice price{PricePerHour(cluster, layout) / kSecondsPerHour};
-  VisitSends(cluster, costs, job, layout, [&](int from, int to, double bytes) {
+  VisitSends(cluster, costs, layout, [&](int from, int to, double bytes) {
     price.messages += bytes * cluster.PricePerByte(from, to);
   });
   return price;
@@ -57,7 +56,7 @@ Ranking::Ranking(const Cluster& cluster, const Costs& costs, const Job& job)
                 cluster.HasPrices()) {}
 
 StepPrice Ranking::ComputePrice(const Layout& layout) const {
-  return by_price_ ? plan::ComputePrice(cluster_, costs_, job_, layout) : StepPrice();
+  return by_price_ ? plan::ComputePrice(cluster_, costs_, layout) : StepPrice();
 }
 
 double Ranking::Rank(const Layout& layout, double step_s) const {

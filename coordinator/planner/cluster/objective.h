@@ -21,8 +21,7 @@ struct StepPrice {
 
   double Of(double step_s) const { return per_s * step_s + messages; }
 };
-StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Job& job,
-                       const Layout& layout);
+StepPrice ComputePrice(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
 double Rank(const Objective& objective, const StepPrice& price, double step_s);
 // The longest step that still ranks better than `rank`; at most 0: none does.

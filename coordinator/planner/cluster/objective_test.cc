@@ -39,7 +39,7 @@ struct Case {
     auto plan = PlanJob(cluster, costs, job, kQuick);
     REQUIRE(plan.ok());
     CHECK(plan->price ==
-          Approx(ComputePrice(cluster, costs, job, plan->layout).Of(plan->outcome.step_s)));
+          Approx(ComputePrice(cluster, costs, plan->layout).Of(plan->outcome.step_s)));
     return *std::move(plan);
   }
 };
@@ -60,7 +60,7 @@ TEST_CASE("a step's price is that of its devices' time and of what they send") {
   const int layers = static_cast<int>(c.costs.model().layers.size());
   const Layout pipeline{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, 5}, {{4}, 5, layers}}, /*micro_batches=*/8}}};
-  const StepPrice price = ComputePrice(c.cluster, c.costs, c.job, pipeline);
+  const StepPrice price = ComputePrice(c.cluster, c.costs, pipeline);
   CHECK(price.per_s == Approx((kDear + kCheap) / 3600));
   const double sent = 8.0 * 4 * static_cast<double>(c.costs.model().layers[4].out_bytes);
   CHECK(price.messages == Approx(sent * (2e-9 + 3e-9) + sent * 3e-9));
@@ -68,13 +68,13 @@ TEST_CASE("a step's price is that of its devices' time and of what they send") {
   const Layout replicas{.micro_batch = 4,
                         .replicas = {{{{{0}, 0, layers}}, 4}, {{{{4}, 0, layers}}, 4}}};
   const double gradient = 4.0 * static_cast<double>(c.costs.model().parameters());
-  CHECK(ComputePrice(c.cluster, c.costs, c.job, replicas).messages ==
+  CHECK(ComputePrice(c.cluster, c.costs, replicas).messages ==
         Approx(gradient * (2e-9 + 3e-9) + gradient * 3e-9));
   // However many of them a site has: its own are added up first.
   const Layout three{
       .micro_batch = 4,
       .replicas = {{{{{0}, 0, layers}}, 3}, {{{{1}, 0, layers}}, 3}, {{{{4}, 0, layers}}, 2}}};
-  CHECK(ComputePrice(c.cluster, c.costs, c.job, three).messages ==
+  CHECK(ComputePrice(c.cluster, c.costs, three).messages ==
         Approx(gradient * (2e-9 + 3e-9) + gradient * 3e-9));
 }
 

@@ -69,7 +69,7 @@ std::string FindNetworkSite(const Cluster& cluster, const std::string& site) {
 
 }  // namespace
 
-void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+void VisitSends(const Cluster& cluster, const Costs& costs, const Layout& layout,
                 const SendVisitor& visit) {
   VisitStageLinks(costs, layout, visit);
   if (layout.replicas.size() < 2) return;
@@ -82,15 +82,14 @@ void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, cons
       while (stages[stage[r]].last_layer <= static_cast<int>(l)) ++stage[r];
       holders.push_back(stages[stage[r]].devices[0]);
     }
-    VisitAllReduce(cluster, holders, static_cast<double>(layers[l].parameters) * job.gradient_bytes,
+    VisitAllReduce(cluster, holders, static_cast<double>(layers[l].parameters) * kGradientBytes,
                    visit);
   }
 }
 
-SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
-                         const Layout& layout) {
+SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Layout& layout) {
   SiteBytes sent;
-  VisitSends(cluster, costs, job, layout, [&](int from, int to, double bytes) {
+  VisitSends(cluster, costs, layout, [&](int from, int to, double bytes) {
     const std::string &a = GetSite(cluster, from), &b = GetSite(cluster, to);
     if (a != b && bytes > 0) sent[{a, b}] += bytes;
   });
@@ -130,17 +129,17 @@ absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day) {
   return kept;
 }
 
-absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
-                          const Layout& layout, double step_s) {
+absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                          double step_s) {
   if (cluster.bytes_per_day.empty()) return absl::OkStatus();
-  SiteBytes sent = CountStepBytes(cluster, costs, job, layout);
+  SiteBytes sent = CountStepBytes(cluster, costs, layout);
   for (auto& [sites, bytes] : sent) bytes *= kSecondsPerDay / step_s;
   return CheckLimits(cluster, sent);
 }
 
 void RoundTraffic::Add(const Cluster& part, const Layout& layout, double step_s,
                        std::function<double(const std::string&)> exchange_s) {
-  islands_.push_back({OwnedShares(part, costs_, layout), CountStepBytes(part, costs_, job_, layout),
+  islands_.push_back({OwnedShares(part, costs_, layout), CountStepBytes(part, costs_, layout),
                       step_s, std::move(exchange_s)});
 }
 

@@ -26,12 +26,11 @@ inline constexpr double kSecondsPerDay = 86'400;
 // direction and their gradients in the other; gradients are summed as gradient_sync.h has it, and
 // what sites exchange for that is said of one device of each.
 using SendVisitor = std::function<void(int from, int to, double bytes)>;
-void VisitSends(const Cluster& cluster, const Costs& costs, const Job& job, const Layout& layout,
+void VisitSends(const Cluster& cluster, const Costs& costs, const Layout& layout,
                 const SendVisitor& visit);
 
 // Counts the bytes of one step.
-SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Job& job,
-                         const Layout& layout);
+SiteBytes CountStepBytes(const Cluster& cluster, const Costs& costs, const Layout& layout);
 
 // The share of the model's parameters that owners at each site have, push and pull: of replicas
 // that hold a layer each owns an even part.
@@ -42,8 +41,8 @@ std::map<std::string, double> OwnedShares(const Cluster& cluster, const Costs& c
 absl::Status CheckLimits(const Cluster& cluster, const SiteBytes& per_day);
 
 // Checks that the layout's steps keep to the limits, one after the other without a pause.
-absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Job& job,
-                          const Layout& layout, double step_s);
+absl::Status CheckTraffic(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                          double step_s);
 
 }  // namespace atl::plan
 

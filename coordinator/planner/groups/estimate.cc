@@ -12,7 +12,7 @@ double Estimator::Seconds(const Layout& layout) {
   for (const Replica& replica : layout.replicas) {
     slowest = std::max(slowest, ReplicaSeconds(layout, replica));
   }
-  return slowest + SyncSeconds(sharing_.index(), costs_, job_, layout);
+  return slowest + SyncSeconds(sharing_.index(), costs_, layout);
 }
 
 const StageCosts& Estimator::GetStageCosts(const Stage& stage, int micro_batch) {
@@ -59,9 +59,8 @@ double Estimator::ReplicaSeconds(const Layout& layout, const Replica& replica) {
   return fill + replica.micro_batches * beat;
 }
 
-double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Job& job,
-                       const Layout& layout) {
-  return Estimator(cluster, costs, job).Seconds(layout);
+double EstimateSeconds(const Cluster& cluster, const Costs& costs, const Layout& layout) {
+  return Estimator(cluster, costs).Seconds(layout);
 }
 
 }  // namespace atl::plan

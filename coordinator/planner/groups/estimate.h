@@ -14,8 +14,8 @@ namespace atl::plan {
 // REQUIRES: what it is made from outlives it and does not change.
 class Estimator {
  public:
-  Estimator(const Cluster& cluster, const Costs& costs, const Job& job)
-      : cluster_(cluster), costs_(costs), job_(job), sharing_(cluster) {}
+  Estimator(const Cluster& cluster, const Costs& costs)
+      : cluster_(cluster), costs_(costs), sharing_(cluster) {}
 
   // Slowest replica by the cost model (fill and drain, bottleneck stage or link per micro-batch)
   // plus synchronisation. Never simulates.
@@ -27,7 +27,6 @@ class Estimator {
 
   const Cluster& cluster_;
   const Costs& costs_;
-  const Job& job_;
   std::map<std::tuple<int, size_t, int>, StageCosts> alike_;  // by type, devices, micro-batch
   LinkSharing sharing_;                                       // of the layout in question
 };

@@ -67,12 +67,11 @@ Layout AcrossSites(int replicas, int layers) {
 TEST_CASE("estimate_fills_and_drains_at_the_pace_of_the_slowest_stage_or_of_the_shared_line") {
   const Cluster cluster = ThreeSites();
   const Costs costs(*FindModel("gpt2-large"), {}, {});
-  const Job job{.global_batch = 64};
   const int layers = static_cast<int>(costs.model().layers.size());
   const StageCosts stage = costs.For(cluster.types[0], 1, 1);
   const double bytes = static_cast<double>(costs.model().layers[layers / 2 - 1].out_bytes);
   const ClusterIndex index(cluster);
-  Estimator estimator(cluster, costs, job);
+  Estimator estimator(cluster, costs);
   for (const int replicas : {1, 4, 2, 1}) {  // what an estimate leaves behind does not matter
     INFO(replicas << " replicas");
     const Layout layout = AcrossSites(replicas, layers);
@@ -81,10 +80,10 @@ TEST_CASE("estimate_fills_and_drains_at_the_pace_of_the_slowest_stage_or_of_the_
     const double fill_s = first.forward_s + first.backward_s + 2 * (5e-3 + bytes / rate);
     const double beat_s = std::max(
         {stage.TotalSeconds(0, layers / 2), stage.TotalSeconds(layers / 2, layers), bytes / rate});
-    const double sync_s = SyncSeconds(index, costs, job, layout);
+    const double sync_s = SyncSeconds(index, costs, layout);
     CHECK((sync_s > 0) == (replicas > 1));
     CHECK(estimator.Seconds(layout) == Approx(fill_s + 16 * beat_s + sync_s));
-    CHECK(estimator.Seconds(layout) == EstimateSeconds(cluster, costs, job, layout));
+    CHECK(estimator.Seconds(layout) == EstimateSeconds(cluster, costs, layout));
   }
 }
 
@@ -107,17 +106,16 @@ TEST_CASE("messages_of_all_replicas_on_a_node_share_its_card") {
   }
   cluster.site_link = {50e-6, 1.25e9};  // 10 Gbit/s
   const Costs costs(*FindModel("gpt2-large"), {}, {});
-  const Job job{.global_batch = 128};
   const int layers = static_cast<int>(costs.model().layers.size());
   const double message_s =
       static_cast<double>(costs.model().layers[layers / 2 - 1].out_bytes) / 1.25e9;
   const auto step_s = [&](int replicas) {
     const Layout layout = AcrossNodes(replicas, layers);
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    const auto outcome = EvaluateLayout(cluster, costs, layout, {});
     REQUIRE(outcome.ok());
     const double messages_s = 16 * replicas * message_s;
     CHECK(outcome->step_s - outcome->sync_s >= messages_s);
-    CHECK(EstimateSeconds(cluster, costs, job, layout) >= messages_s);
+    CHECK(EstimateSeconds(cluster, costs, layout) >= messages_s);
     return outcome->step_s - outcome->sync_s;
   };
   const double one_s = step_s(1);
@@ -132,13 +130,12 @@ TEST_CASE("messages_of_a_runtime_that_blocks_are_work_of_both_devices") {
                       .schedule = "1f1b",
                       .replicas = {{{{{0}, 0, layers / 2}, {{2}, layers / 2, layers}}, 16}},
                       .split_backward = false};
-  const Job job{.global_batch = 16};
   const auto step_s = [&](const Link& link, const RuntimeTraits& runtime) {
     cluster.site_link = link;
     const Costs costs(*FindModel("gpt2-large"), {}, {.runtime = runtime});
-    const auto outcome = EvaluateLayout(cluster, costs, job, layout, {});
+    const auto outcome = EvaluateLayout(cluster, costs, layout, {});
     REQUIRE(outcome.ok());
-    const double estimate_s = EstimateSeconds(cluster, costs, job, layout);
+    const double estimate_s = EstimateSeconds(cluster, costs, layout);
     CHECK(estimate_s == Approx(outcome->step_s).epsilon(0.1));
     return outcome->step_s;
   };

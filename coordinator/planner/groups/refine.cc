@@ -40,9 +40,8 @@ class Climber {
   Climber(const Cluster& cluster, const Costs& costs, const Job& job, Candidate& candidate)
       : cluster_(cluster),
         costs_(costs),
-        job_(job),
         ranking_(cluster, costs, job),
-        estimator_(cluster, costs, job),
+        estimator_(cluster, costs),
         rng_(1),
         best_(candidate) {
     const Layout& layout = candidate.layout;
@@ -160,7 +159,6 @@ class Climber {
 
   const Cluster& cluster_;
   const Costs& costs_;
-  const Job& job_;
   const Ranking ranking_;
   Estimator estimator_;
   Rng rng_;
@@ -183,7 +181,7 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job,
   }
 }
 
-absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job& job,
+absl::Status BringInLeader(const Cluster& cluster, const Costs& costs,
                            const std::vector<EntityPool>& pools, Candidate& candidate) {
   const Layout& layout = candidate.layout;
   absl::Status why_not = absl::ResourceExhaustedError(
@@ -211,7 +209,7 @@ absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job
         continue;
       }
       ShareMicroBatches(cluster, costs, total, changed.layout);
-      changed.estimate_s = EstimateSeconds(cluster, costs, job, changed.layout);
+      changed.estimate_s = EstimateSeconds(cluster, costs, changed.layout);
       if (best.layout.replicas.empty() || changed.estimate_s < best.estimate_s) {
         best = std::move(changed);
       }

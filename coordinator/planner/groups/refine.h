@@ -25,7 +25,7 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job,
 // costs least by the estimate by one of the leader's tensor-parallel sets, of a few unlike ones.
 // Cuts the replica again and shares micro-batches anew. The error says why that is impossible; the
 // candidate is as it was then.
-absl::Status BringInLeader(const Cluster& cluster, const Costs& costs, const Job& job,
+absl::Status BringInLeader(const Cluster& cluster, const Costs& costs,
                            const std::vector<EntityPool>& pools, Candidate& candidate);
 
 struct MappedLayout {

@@ -212,7 +212,7 @@ SiteFloor::SiteFloor(const Cluster& cluster, const Costs& costs, const Job& job,
   }
   sites_ = static_cast<int>(sites.size());
   fastest_bytes_per_s_ = FastestBetweenSites(cluster, sites);
-  gradient_bytes_ = static_cast<double>(costs.model().parameters()) * job.gradient_bytes;
+  gradient_bytes_ = static_cast<double>(costs.model().parameters()) * kGradientBytes;
   message_bytes_ = INFINITY;
   const std::vector<Layer>& layers = costs.model().layers;
   for (size_t l = 0; l + 1 < layers.size(); ++l) {
