@@ -8,6 +8,8 @@
 namespace atl {
 namespace {
 
+// A pair that could not be measured though there is a connection is requested again after so long.
+constexpr Duration kUnmeasuredRetry = std::chrono::minutes(2);
 // Above this number of links, what is measured meanwhile is gathered before rates between sites are
 // computed.
 constexpr size_t kManyLinks = 1000;
@@ -22,7 +24,7 @@ void ProfileRegistry::OnMessage(Instant now, const FromWorker& from) {
     for (const DeviceProfile& profile : prepared->profiles) {
       if (WorkerFromDevice(profile.device) != from.worker || profile.layers.empty()) continue;
       const std::pair key(profile.device, profile.model_digest);
-      if (profiles_.size() >= options_.max_profiles && profiles_.count(key) == 0) continue;
+      if (profiles_.size() >= kMaxProfiles && profiles_.count(key) == 0) continue;
       profiles_[key] = profile;
     }
   } else if (const auto* measured = std::get_if<LinksMeasured>(&from.message)) {
@@ -56,7 +58,7 @@ void ProfileRegistry::OnMessage(Instant now, const FromWorker& from) {
 // Nothing is known of another process of the same name but its site.
 void ProfileRegistry::OnHello(const NodeId& worker, Incarnation incarnation,
                               const WorkerHello& hello) {
-  if (standing_.size() >= options_.max_profiles && standing_.count(worker) == 0) return;
+  if (standing_.size() >= kMaxProfiles && standing_.count(worker) == 0) return;
   const bool moved = std::exchange(standing_[worker].declared, hello.site) != hello.site;
   all_declared_ = all_declared_ && !hello.site.empty();
   if (moved) {
@@ -97,7 +99,7 @@ void ProfileRegistry::OnMeasured(Instant now, const NodeId& worker, const LinksM
     const Pair pair(link.from, link.to);
     if (links_.size() >= kMaxLinks && links_.count(pair) == 0) continue;
     if (measured.request == 0) {  // some time ago: better than nothing
-      const Instant old = now - options_.link_fresh - Duration(1);
+      const Instant old = now - kLinkFresh - Duration(1);
       if (!links_.try_emplace(pair, LinkReport{link, old, false}).second) continue;
       UpdateSharedLink(pair);
       links_changed_ = true;
@@ -145,7 +147,7 @@ void ProfileRegistry::Busy(Instant now, const NodeId& worker, const Waiting& amo
     if (other == worker || unmeasured_.size() + 2 > kMaxLinks) continue;
     if (!IsWanted(among, {worker, other})) continue;
     for (const Pair& pair : {Pair(worker, other), Pair(other, worker)}) {
-      if (!Fresh(now, pair)) unmeasured_[pair] = {now + options_.unmeasured_retry, reason};
+      if (!Fresh(now, pair)) unmeasured_[pair] = {now + kUnmeasuredRetry, reason};
     }
   }
 }
@@ -202,7 +204,7 @@ bool ProfileRegistry::Fresh(Instant now, const Pair& pair) const {
   const auto failed = unmeasured_.find(pair);
   if (failed != unmeasured_.end() && now < failed->second.again_at) return true;
   const auto known = links_.find(pair);
-  return known != links_.end() && now - known->second.at <= options_.link_fresh;
+  return known != links_.end() && now - known->second.at <= kLinkFresh;
 }
 
 // Between workers of two sites the inter-site link, at one site that of each worker; else, the

@@ -41,19 +41,6 @@
 
 namespace atl {
 
-struct ProfileRegistryOptions {
-  Duration link_fresh = std::chrono::minutes(30);  // older ones are measured again
-  Duration turn_limit = std::chrono::seconds(20);  // one worker's measuring
-  // A pair that could not be measured though there is a connection is requested again after so
-  // long.
-  Duration unmeasured_retry = std::chrono::minutes(2);
-  size_t max_profiles = 65'536;
-  // The most records of links and devices that are stored, the newest first, and how old they may
-  // be.
-  size_t max_stored = 4096;
-  Duration stored_limit = std::chrono::hours(24);
-};
-
 // One direction between two workers.
 struct LinkReport {
   LinkReport() = default;
@@ -68,7 +55,8 @@ struct LinkReport {
 
 class ProfileRegistry {
  public:
-  explicit ProfileRegistry(ProfileRegistryOptions options = {}) : options_(options) {}
+  // `max_stored`: records of links and devices that are stored at most, the newest first.
+  explicit ProfileRegistry(size_t max_stored = 4096) : max_stored_(max_stored) {}
 
   // Every message of a worker; what is not about measurements is skipped, and so is what a worker
   // reports of others' devices and links.
@@ -131,6 +119,8 @@ class ProfileRegistry {
  private:
   using Pair = std::pair<NodeId, NodeId>;
   static constexpr size_t kMaxLinks = size_t{1} << 20;
+  static constexpr size_t kMaxProfiles = 65'536;
+  static constexpr Duration kLinkFresh = std::chrono::minutes(30);  // older ones are measured again
   // One worker's timing of its links to some others.
   struct Turn {
     NodeId measurer;
@@ -219,7 +209,7 @@ class ProfileRegistry {
   void Busy(Instant now, const NodeId& worker, const Waiting& among, const std::string& reason);
   void Probe(Instant now, Work& work);
 
-  const ProfileRegistryOptions options_;
+  const size_t max_stored_;
   std::map<std::pair<std::string, uint64_t>, DeviceProfile> profiles_;  // by device, model
   std::map<Pair, LinkReport> links_;
   std::map<std::string, Pair> shared_links_;  // by MakeSharedLinkKey; of links_, the newest

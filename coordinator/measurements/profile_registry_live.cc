@@ -15,6 +15,7 @@ namespace {
 constexpr double kAlikeBandwidth = 2;
 constexpr double kAlikeLatency = 1.25;
 constexpr int64_t kAlikeNs = 1'000'000;
+constexpr Duration kStoredLimit = std::chrono::hours(24);
 constexpr Duration kRoundTripFresh = std::chrono::seconds(10);
 
 // Returns whether both were measured over the same link, judged by their numbers.
@@ -148,7 +149,7 @@ void ProfileRegistry::CorrectSharedLink(Instant now, const LinkProfile& was,
 void ProfileRegistry::Store(Instant now, StoreRecord record) {
   stored_[MakeRecordKey(record)] = {now, record};
   persist_.push_back({std::move(record)});
-  if (stored_.size() <= options_.max_stored) return;
+  if (stored_.size() <= max_stored_) return;
   const auto oldest =
       std::min_element(stored_.begin(), stored_.end(),
                        [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
@@ -190,7 +191,7 @@ void ProfileRegistry::Remember(Instant now, Instant at, const LinkRecord& record
   const Pair pair(record.link.from, record.link.to);
   stored_[MakeRecordKey(record)] = {at, record};
   const bool usable = Usable(record.link) && pair.first != pair.second && links_.size() < kMaxLinks;
-  if (!usable || now - at > options_.stored_limit) return Unstore(record);
+  if (!usable || now - at > kStoredLimit) return Unstore(record);
   links_[pair] = {record.link, at, true};
   UpdateSharedLink(pair);
 }
@@ -198,7 +199,7 @@ void ProfileRegistry::Remember(Instant now, Instant at, const LinkRecord& record
 void ProfileRegistry::Remember(Instant now, Instant at, const DeviceRecord& record) {
   stored_[MakeRecordKey(record)] = {at, record};
   // It has its time to show what it is, however old the record.
-  if (!(record.factor > 0) || !std::isfinite(record.factor) || now - at > options_.stored_limit) {
+  if (!(record.factor > 0) || !std::isfinite(record.factor) || now - at > kStoredLimit) {
     return Unstore(record);
   }
   device_corrections_.Restore(now, record.device, record.model_digest, record.factor);

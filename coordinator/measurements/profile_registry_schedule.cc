@@ -20,8 +20,9 @@
 namespace atl {
 namespace {
 
-constexpr size_t kAllPairsMax = 8;      // workers without a site of which every pair is measured
-constexpr size_t kLinksPerTurn = 16;    // a turn has its limit in time
+constexpr size_t kAllPairsMax = 8;    // workers without a site of which every pair is measured
+constexpr size_t kLinksPerTurn = 16;  // a turn has its limit in time
+constexpr Duration kTurnLimit = std::chrono::seconds(20);  // one worker's measuring
 constexpr int kTriesPerSharedLink = 3;  // by different workers, before a plan is made without it
 // Limits as in sites.h: a message of 1 MB that takes so long is always near, a latency of more
 // never.
@@ -89,7 +90,7 @@ std::vector<std::string> ProfileRegistry::DescribeTurns() const {
 
 bool ProfileRegistry::IsSharedLinkFresh(Instant now, const std::string& shared_link) const {
   const auto known = shared_links_.find(shared_link);
-  return known != shared_links_.end() && now - links_.at(known->second).at <= options_.link_fresh;
+  return known != shared_links_.end() && now - links_.at(known->second).at <= kLinkFresh;
 }
 
 ProfileRegistry::MembersBySite ProfileRegistry::GroupMembersBySite(
@@ -135,8 +136,7 @@ void ProfileRegistry::EndLateTurns(Instant now) {
       if (now < turn.ends) continue;
       EndTurn(turn);
       Busy(now, turn.measurer, waiting,
-           absl::StrCat(turn.measurer, " did not measure within ", Seconds(options_.turn_limit),
-                        " s"));
+           absl::StrCat(turn.measurer, " did not measure within ", Seconds(kTurnLimit), " s"));
     }
     std::erase_if(waiting.turns, [&](const Turn& turn) { return now >= turn.ends; });
   }
@@ -333,7 +333,7 @@ void ProfileRegistry::BeginTurn(Instant now, Waiting& waiting, size_t measurer,
   // Grows over restarts of the coordinator, too.
   last_turn_ = std::max<int64_t>(last_turn_ + 1, now.time_since_epoch().count());
   turn.number = last_turn_;
-  turn.ends = now + options_.turn_limit;
+  turn.ends = now + kTurnLimit;
   turn.send_again = turns_at_ = now;
   waiting.turns.push_back(std::move(turn));
 }

@@ -93,9 +93,7 @@ TEST_CASE("lines and devices that are not what was measured are so after a resta
 
 TEST_CASE("only so much is stored: the newest") {
   Fixture fixture;
-  ProfileRegistryOptions options;
-  options.max_stored = 3;
-  ProfileRegistry registry(options);
+  ProfileRegistry registry(3);
   std::map<std::string, StoreRecord> store;
   for (int i = 0; i < 10; ++i) {
     StageLinkState state;

@@ -14,6 +14,8 @@ namespace {
 
 double Seconds(sim::Nanos ns) { return static_cast<double>(ns) * 1e-9; }
 
+// Simulated operations per kind: large pipelines get fewer restarts, but at least 4.
+constexpr int64_t kOperations = 1'000'000;
 // Operations of all replicas, up to which they are simulated together.
 constexpr int64_t kMostTogether = 1'000'000;
 // The same where they share nodes' cards alone.
@@ -132,7 +134,7 @@ absl::Status FindSchedule(const Layout& layout, const Replica& replica,
                           const Evaluation& evaluation, ReplicaOutcome& kind) {
   const int64_t operations =
       3 * int64_t{replica.micro_batches} * static_cast<int64_t>(replica.stages.size());
-  const int64_t most = std::max<int64_t>(4, evaluation.operations / operations);
+  const int64_t most = std::max<int64_t>(4, kOperations / operations);
   sim::SearchOptions options{
       .restarts = static_cast<int>(std::min<int64_t>(evaluation.restarts, most)),
       .seed = evaluation.seed};

@@ -64,8 +64,6 @@ struct ReplicaOrder {
 struct Evaluation {
   int restarts = 24;  // simulations per kind of replica, for searched schedules
   uint64_t seed = 1;
-  // Simulated operations per kind: large pipelines get fewer restarts, but at least 4.
-  int64_t operations = 1'000'000;
   const Outcome* known = nullptr;  // kinds already evaluated are taken from here
   // CANCELLED if no schedule's operations can be as fast as that, or no step as `step_limit_s`.
   double limit_s = INFINITY, step_limit_s = INFINITY;

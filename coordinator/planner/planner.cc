@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kMostAlternatives = 12;
 constexpr size_t kRefined = 20, kRefinedOfFew = 128;  // candidates
 constexpr size_t kMapped = 24;                        // candidates
+constexpr int64_t kMappingNodes = 20'000;             // of all searches by branch and bound
 
 // A step may take so many times as long as a candidate's estimate.
 constexpr double kEstimateErrs = 1.25;
@@ -109,7 +110,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   options.simulate += 6;
   MappingOptions mapping;
   mapping.stop = options.stop;
-  mapping.max_nodes = options.mapping_nodes / static_cast<int64_t>(kMapped);
+  mapping.max_nodes = kMappingNodes / static_cast<int64_t>(kMapped);
   const Ranking ranking(cluster, costs, job);
   const std::vector<const Candidate*> chosen =
       SelectUnlike(cluster, candidates, kMapped, static_cast<size_t>(options.simulate));

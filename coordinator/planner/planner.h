@@ -40,7 +40,6 @@ struct Options {
 
   uint64_t seed = 1;
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
-  int64_t mapping_nodes = 20'000;     // of all searches by branch and bound together
   ThreadPool* pool = nullptr;         // null: one thread; no plan depends on it
   std::function<bool()> stop;  // polled between candidates, by any thread; ends with what is best
   // Polled between rounds of more improvements after the search, until it is true; null: there are
@@ -84,8 +83,8 @@ struct Plan {
   int candidates = 0;
   int simulated = 0;
   uint64_t seed = 0;
-  // With Recompute::kAuto: some candidate saved memory, or none could. Otherwise nothing would be other
-  // without.
+  // With Recompute::kAuto: some candidate saved memory, or none could. Otherwise nothing would be
+  // other without.
   bool memory_binds = false;
 };
 

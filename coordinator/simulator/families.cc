@@ -89,20 +89,20 @@ Found CompactZeroBubble(const Problem& problem, Objective objective) {
 
 const std::vector<ScheduleFamily>& ScheduleFamilies() {
   static const auto* families = new std::vector<ScheduleFamily>{
-      {"gpipe", Placement::kAny, "all forwards, then all backwards; holds every micro-batch"},
-      {"1f1b", Placement::kOneChunk, "one forward, one backward (DAPPLE); holds p - s"},
-      {"interleaved", Placement::kInterleaved, "1F1B over several chunks per device (Megatron)"},
-      {"zb-h1", Placement::kOneChunk, "zero-bubble H1 by its pattern: 1F1B with W held back"},
-      {"zb-h2", Placement::kOneChunk, "zero-bubble H2 by its pattern: twice the forwards first"},
-      {"zb-1p", Placement::kOneChunk, "searched under the memory of p forwards"},
-      {"zb-2p", Placement::kOneChunk, "searched under the memory of 2p forwards"},
-      {"zb-v", Placement::kV, "V with the memory of p forwards"},
-      {"v-half", Placement::kV, "V with about half of it"},
-      {"v-min", Placement::kV, "V with about a third of it"},
-      {"compact-zb", Placement::kAny, "SpanTrain's: F first, then W in every gap"},
-      {"jeeves", Placement::kAny, "JEEVES's own greedy: B before F, memory kept"},
-      {"jeeves-search", Placement::kAny, "JEEVES's greedy with perturbed restarts"},
-      {"best", Placement::kAny, "the best that a search over all of this finds"},
+      {"gpipe", Placement::kAny},
+      {"1f1b", Placement::kOneChunk},
+      {"interleaved", Placement::kInterleaved},
+      {"zb-h1", Placement::kOneChunk},
+      {"zb-h2", Placement::kOneChunk},
+      {"zb-1p", Placement::kOneChunk},
+      {"zb-2p", Placement::kOneChunk},
+      {"zb-v", Placement::kV},
+      {"v-half", Placement::kV},
+      {"v-min", Placement::kV},
+      {"compact-zb", Placement::kAny},
+      {"jeeves", Placement::kAny},
+      {"jeeves-search", Placement::kAny},
+      {"best", Placement::kAny},
   };
   return *families;
 }

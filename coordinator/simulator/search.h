@@ -90,7 +90,6 @@ enum class Placement {
 struct ScheduleFamily {
   std::string name;
   Placement placement = Placement::kAny;
-  std::string what;  // in one human-readable line
 };
 
 // All families, in the order of their invention. The zb-1p, zb-2p and V families set the memory

@@ -100,6 +100,7 @@ std::vector<std::vector<int>> Agglomerate(std::vector<std::vector<double>> dista
 
 constexpr int64_t kPayloadBytes = 8'000'000;
 constexpr int kMostRing = 64;
+constexpr double kTheta = 2, kPowerRatio = 1.25;  // of groups that merge
 
 }  // namespace
 
@@ -446,7 +447,7 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
   };
   Grouping grouping;
   grouping.sites = Agglomerate(distance, [&](double d, const auto& a, const auto& b) {
-    const double theta = options.theta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
+    const double theta = kTheta * (options.leniency == nullptr ? 1 : options.leniency(a, b));
     // A lone device has no distance of its own compared with a group that has one: its nearest
     // neighbour may be distant.
     if (a.size() == 1 && b.size() > 1) return d <= theta * inner(b);
@@ -465,7 +466,7 @@ Grouping GroupDevices(const Cluster& cluster, const GroupingOptions& options) {
                           : 1e9;
       }
     }
-    const double most = std::log(options.power_ratio) + 1e-12;
+    const double most = std::log(kPowerRatio) + 1e-12;
     std::vector<std::vector<int>> classes =
         Agglomerate(apart, [&](double d, const auto&, const auto&) { return d <= most; });
     for (std::vector<int>& group : classes) {

@@ -145,7 +145,7 @@ Cluster WithDevices(const Cluster& cluster, const std::function<bool(const Devic
 
 // Two-level grouping. Level 1 (sites) by average linkage on the distance d(i, j), the larger of
 // both directions' times for `payload_bytes`: two groups merge when their distance is at most
-// `theta` times the larger of their mean inner distances (at least `floor_s`; a single device has
+// twice the larger of their mean inner distances (at least `floor_s`; a single device has
 // none compared with a group that has one, and its distance to its nearest neighbour compared with
 // another single one). Level 2 inside each: the same on |ln power|, up to ln 1.25, same memory
 // class.
@@ -155,10 +155,8 @@ struct Grouping {
 };
 struct GroupingOptions {
   double payload_bytes = 8e6;
-  double theta = 2;
   double floor_s = 1e-6;
-  double power_ratio = 1.25;
-  // Multiplies theta for two groups that may merge; 0 keeps them apart. Null: 1.
+  // Multiplies that for two groups that may merge; 0 keeps them apart. Null: 1.
   std::function<double(const std::vector<int>&, const std::vector<int>&)> leniency;
 };
 // REQUIRES: Validate(cluster) is OK.

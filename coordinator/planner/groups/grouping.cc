@@ -14,6 +14,7 @@
 namespace atl::plan {
 namespace {
 
+constexpr int64_t kStates = 4096;       // up to which groups are packed
 constexpr int64_t kPackWork = 200'000;  // states times fillings
 
 // Compositions that reach `weakest` and `min_bytes` and are minimal.
@@ -329,7 +330,7 @@ double EffectivePower(const std::vector<EntityClass>& classes, const Composition
 }
 
 std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes, int groups,
-                                         double micro_batches, int64_t min_bytes, int64_t states) {
+                                         double micro_batches, int64_t min_bytes) {
   int entities = 0;
   double total = 0;
   for (const EntityClass& c : classes) {
@@ -339,7 +340,7 @@ std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes
   if (groups < 1 || groups > entities || total <= 0) return std::nullopt;
   const Merged merged = MergeEqual(classes);
   std::optional<std::vector<Composition>> best;
-  if (CountStates(merged.classes) <= states) {
+  if (CountStates(merged.classes) <= kStates) {
     auto packed = PackBest(merged.classes, groups, micro_batches, min_bytes);
     if (packed) best = Unmerge(classes, merged, *packed);
     if (best) GiveLeftovers(classes, micro_batches, *best);

@@ -32,11 +32,10 @@ double EffectivePower(const std::vector<EntityClass>& classes, const Composition
                       double micro_batches);
 
 // The best division into exactly `groups` groups, each with at least `min_bytes`; nothing if none
-// was found. Exact while the product of (count + 1), equal classes as one, is at most `states`.
+// was found. Exact while the product of (count + 1), equal classes as one, is at most 4,096.
 // Each entity, strongest first, to the weakest group competes, and is all there is beyond.
 std::optional<GroupChoice> GroupByCounts(const std::vector<EntityClass>& classes, int groups,
-                                         double micro_batches, int64_t min_bytes,
-                                         int64_t states = 4096);
+                                         double micro_batches, int64_t min_bytes);
 
 }  // namespace atl::plan
 

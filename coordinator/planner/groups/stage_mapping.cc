@@ -13,6 +13,7 @@
 namespace atl::plan {
 namespace {
 
+constexpr int64_t kBatch = 32;      // nodes expanded at once; the result depends on it
 constexpr double kSame = 1 - 1e-9;  // of the best time: what is nearer is no gain
 
 // One stage's part of T.
@@ -294,15 +295,14 @@ double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
 
 std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
                                       const MappingOptions& options) {
-  ATOLL_CHECK(!problem.groups.empty() && options.batch > 0);
+  ATOLL_CHECK(!problem.groups.empty());
   for (const OrderGroup& group : problem.groups) ATOLL_CHECK(group.members <= 255);
   const Table table(problem, options);
   const Expander expander(table, options);
   Tree tree(table, known);
   int64_t nodes = 0;
   while (nodes < options.max_nodes && !(options.stop && options.stop())) {
-    const auto most =
-        static_cast<size_t>(std::min<int64_t>(options.batch, options.max_nodes - nodes));
+    const auto most = static_cast<size_t>(std::min(kBatch, options.max_nodes - nodes));
     const std::vector<int> parents = tree.Take(most);
     if (parents.empty()) break;
     nodes += static_cast<int64_t>(parents.size());

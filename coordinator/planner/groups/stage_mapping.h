@@ -37,7 +37,6 @@ struct StageMapping {
 
 struct MappingOptions {
   int64_t max_nodes = 2'000;   // expanded at most
-  int batch = 32;              // nodes expanded at once; the result depends on it
   int stages = 0;              // of the pipeline; 0: any number
   int in_flight = 1 << 30;     // micro-batches that a stage keeps at most; 1F1B's otherwise
   std::function<bool()> stop;  // polled between batches; true ends the search
