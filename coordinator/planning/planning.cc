@@ -258,10 +258,7 @@ absl::StatusOr<FoundPlan> FindPlan(const PlanRequest& request, const PlanningInp
   if (!found.ok() && !plain.ok()) return found;
   if (found.ok()) RecomputeNoMoreThanNeeded(request, recomputing, *found);
   const double worth = found.ok() && Recomputes(found->island) ? kWorthRecomputing : 1;
-  const auto rank = [&](const FoundPlan& f) {
-    return Rate(request, input, f.island, 1e-9 * static_cast<double>(f.island.step_ns)).rank;
-  };
-  if (!found.ok() || (plain.ok() && rank(*found) >= worth * rank(*plain))) return plain;
+  if (!found.ok() || (plain.ok() && found->plan.rank >= worth * plain->plan.rank)) return plain;
   if (Recomputes(found->island)) {
     Say(WhatRecomputes(request, found->island), *found);
     Say(plain.ok() ? absl::StrCat("; without recomputation ",
