@@ -45,6 +45,9 @@ inline absl::Status Required(absl::string_view field, const std::string& value) 
 // Refuses a layout that no plan can have, whatever devices there are.
 absl::Status ValidateLayout(const JobSpec& spec);
 
+absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model);
+absl::Status ValidateObjective(const JobSpec& spec);
+
 }  // namespace atl
 
 #endif  // ATOLL_COMMON_PROTOCOL_JOB_SPEC_IMPL_H_

@@ -89,7 +89,7 @@ class TestIsland {
   void Begin(const IslandPlan& plan, EngineOptions options, MakeDevice make_device);
   template <typename Function>
   absl::Status OnAll(const Function& function);
-  // Of pairs with their references.
+  // Adds the references of pairs.
   absl::StatusOr<StepRequest> Request(const std::vector<int32_t>& tokens, double learning_rate);
   SequenceReader Reader(const std::vector<int32_t>& tokens) const;
   LayerLayout MakePartLayout(int32_t layer, int32_t rank) const;  // under the plan in force

@@ -1,6 +1,7 @@
 #include "worker/data/tokenize.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -210,29 +211,11 @@ class BatchEncoder {
   absl::Status AddPair(std::string_view json, const std::string& file, int64_t line, Encoded* out) {
     ATOLL_ASSIGN_OR_RETURN(const ChatPair pair, ParsePair(json, file, line));
     if (pair.chosen.messages.empty()) return absl::OkStatus();
-    const std::string where = absl::StrCat("data file ", file, ":", line);
-    const size_t begin = out->tokens.size();
-    size_t ends[2];
-    for (const Conversation* chat : {&pair.chosen, &pair.rejected}) {
-      const size_t first = out->tokens.size();
-      ATOLL_RETURN_IF_ERROR(Annotate(chat_->Encode(*chat, &out->tokens), where));
-      Mark(first, out);
-      if (std::none_of(out->tokens.begin() + static_cast<ptrdiff_t>(first), out->tokens.end(),
-                       [](int32_t token) { return token >= 0; })) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            where, ": an answer has no token behind another one, which could be compared"));
-      }
-      ends[chat == &pair.chosen ? 0 : 1] = out->tokens.size();
-    }
-    const auto tokens = static_cast<int64_t>(ends[1] - begin);
-    if (tokens > options_.pair_tokens_max) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": the pair has ", tokens, " tokens, both prompts included, and a sequence holds ",
-          options_.pair_tokens_max,
-          ": raise data.sequence_length, or leave such pairs out by data.on_bad_document = "
-          "\"skip\""));
-    }
-    out->conversation_ends.insert(out->conversation_ends.end(), ends, ends + 2);
+    std::array<size_t, 2> ends;
+    ATOLL_RETURN_IF_ERROR(
+        Annotate(chat_->EncodePair(pair, options_.pair_tokens_max, &out->tokens, &ends),
+                 absl::StrCat("data file ", file, ":", line)));
+    out->conversation_ends.insert(out->conversation_ends.end(), ends.begin(), ends.end());
     out->documents += 2;
     out->text_bytes += std::ssize(json);
     return absl::OkStatus();

@@ -122,7 +122,7 @@ void GroupJob::SetReferences(const ReferenceCall& call, const std::vector<double
   for (const PositionRange& range : call.ranges) {
     for (int64_t p = range.begin; p < range.end; ++p, ++i) {
       // A step on what is not finite is skipped.
-      FindReference(call, p) = std::isfinite(values.at(i)) ? values.at(i) : HUGE_VAL;
+      FindReference(call, p) = std::isfinite(values[i]) ? values[i] : HUGE_VAL;
     }
   }
 }

@@ -34,8 +34,8 @@ struct GroupJob {
   std::vector<LayerLayout> base_layouts;      // of their frozen tensors; empty without an adapter
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
   std::vector<TaskRows> tasks;                // of spec.evaluation
-  // What Engine::FindReferences has returned since the job was opened, by sequence of training and
-  // of validation behind them; not a number: nothing yet. Null where the data are no pairs.
+  // Keeps what Engine::FindReferences has returned since the job was opened, by sequence of
+  // training and of validation behind them; not a number: nothing yet. Null: the data are no pairs.
   struct References {
     std::mutex mutex;
     std::vector<double> leads;

@@ -121,7 +121,7 @@ class Stage {
   // head, too. `targets` are of the whole micro-batch, int32 [1, N], and `tokens` of its tokens.
   absl::Status Loss(const StageCall& call, int slot, const Range& tokens, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
-  // Those of a chunk.
+  // Returns the tokens of a chunk.
   Range TokensOfChunk(int slot, int chunk) const;
 
   // REQUIRES: a free slot. F and Loss of all chunks are done.

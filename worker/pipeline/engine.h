@@ -133,7 +133,7 @@ struct StepRequest {
   // is one whose norm or loss is not finite. 0: no limit.
   double norm_limit = 0;
   bool counts_hits = false;  // of tokens, in the loss
-  // What FindReferences returns for the step's pairs: the loss is DPO's (preference.h), a mean over
+  // Results of FindReferences for the step's pairs: the loss is DPO's (preference.h), a mean over
   // pairs, and a hit is a pair whose margin is above 0. None: it is that of tokens.
   std::vector<double> references = {};
 };

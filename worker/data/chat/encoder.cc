@@ -341,4 +341,27 @@ absl::Status ChatEncoder::Encode(const Conversation& chat, std::vector<int32_t>*
   return framed.Encode(spans, &*encoder_, out);
 }
 
+absl::Status ChatEncoder::EncodePair(const ChatPair& pair, int64_t tokens_max,
+                                     std::vector<int32_t>* out, std::array<size_t, 2>* ends) {
+  const size_t begin = out->size();
+  for (const size_t side : {0, 1}) {
+    const size_t first = out->size();
+    ATOLL_RETURN_IF_ERROR(Encode(side == 0 ? pair.chosen : pair.rejected, out));
+    const bool compares =
+        out->size() > first && std::any_of(out->begin() + static_cast<ptrdiff_t>(first) + 1,
+                                           out->end(), [](int32_t token) { return token >= 0; });
+    if (!compares) {
+      return absl::InvalidArgumentError(
+          "an answer has no token behind another one, which could be compared");
+    }
+    (*out)[first] = MarkDocument((*out)[first]);
+    (*ends)[side] = out->size();
+  }
+  const auto tokens = static_cast<int64_t>(out->size() - begin);
+  if (tokens <= tokens_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the pair has ", tokens, " tokens, both prompts included, and a sequence holds ", tokens_max,
+      ": raise data.sequence_length, or leave such pairs out by data.on_bad_document = \"skip\""));
+}
+
 }  // namespace atl

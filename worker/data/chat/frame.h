@@ -5,6 +5,7 @@
 #ifndef ATOLL_WORKER_DATA_CHAT_FRAME_H_
 #define ATOLL_WORKER_DATA_CHAT_FRAME_H_
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,6 +70,11 @@ class ChatEncoder {
   // spells are text, not tokens. After an error `out` has tokens of no meaning behind its former
   // ones. INVALID_ARGUMENT: the conversation cannot be framed, and why.
   absl::Status Encode(const Conversation& chat, std::vector<int32_t>* out);
+
+  // Appends the chosen conversation and the rejected one, with marks where they begin, and returns
+  // where they end. Likewise; and both have at most so many tokens, and each some that count.
+  absl::Status EncodePair(const ChatPair& pair, int64_t tokens_max, std::vector<int32_t>* out,
+                          std::array<size_t, 2>* ends);
 
  private:
   class Framed;

@@ -251,8 +251,8 @@ class IslandLeader {
   absl::Status EvaluateBase(const std::function<absl::Status()>& evaluate);
   // Sequences at positions of validation, or of tasks behind them.
   absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count, std::vector<double> references);
-  // Those that the step or evaluation on these sequences needs: of a job of pairs, kept by members
-  // or found now; else none.
+  // Returns the references that a step or evaluation on these sequences needs: of a job of pairs,
+  // those that are kept here, or found now by all members; else none.
   absl::StatusOr<std::vector<double>> FindReferences(ReferenceCall call);
 
   // ---- What members report of steps (leader_reports.cc). ----
