@@ -372,6 +372,24 @@ TEST_CASE("documents_are_packed_by_default_for_models_of_next_tokens_alone") {
   CHECK(DefaultDocuments(spec) == Documents::kText);
 }
 
+TEST_CASE("dpo_is_of_pairs_and_nothing_else_is") {
+  JobSpec spec;
+  spec.data.format = DataFormat::kChat;
+  spec.data.sequence_length = 8;
+  spec.model.config_json = Decoder("llama", 4, "");
+  spec.objective.kind = ObjectiveKind::kDpo;
+  CHECK(DefaultDocuments(spec) == Documents::kPairs);
+  spec.data.documents = Documents::kPairs;
+  CHECK(ModelConfigOfJob(spec).ok());
+  spec.data.documents = Documents::kMask;
+  CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()),
+             Contains("data.documents = \"mask\": objective.kind"));
+  spec.objective.kind = ObjectiveKind::kModel;
+  spec.data.documents = Documents::kPairs;
+  CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()),
+             Contains("data.documents = \"pairs\": objective.kind"));
+}
+
 TEST_CASE("newer files keep rope_theta in rope_parameters") {
   const std::string newer =
       With(kLlama8B, "\"rope_theta\": 500000.0, \"rope_scaling\": null",

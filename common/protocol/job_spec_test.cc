@@ -423,5 +423,31 @@ TEST_CASE("adapters_are_checked_by_name") {
   refused([](JobSpec& s) { s.model.initial_weights_path = ""; }, "model.initial_weights_path");
 }
 
+TEST_CASE("objectives_are_checked_by_name") {
+  const auto dpo = [](JobSpec& s) {
+    s.model.initial_weights_path = "/base";
+    s.adapter = {.kind = AdapterKind::kLora, .targets = {"all-linear"}};
+    s.data.format = DataFormat::kChat;
+    s.objective = {.kind = ObjectiveKind::kDpo, .beta = 0.5, .label_smoothing = 0.1};
+  };
+  CHECK(MessageAfter(dpo).empty());
+  const auto refused = [&](auto change, const char* field) {
+    const std::string message = MessageAfter([&](JobSpec& s) {
+      dpo(s);
+      change(s);
+    });
+    INFO(message);
+    CHECK(message.find(field) == 0);
+  };
+  refused([](JobSpec& s) { s.objective.kind = ObjectiveKind::kModel; }, "objective.kind");
+  refused([](JobSpec& s) { s.objective.beta = 0; }, "objective.beta = 0");
+  refused([](JobSpec& s) { s.objective.beta = NAN; }, "objective.beta = nan");
+  refused([](JobSpec& s) { s.objective.label_smoothing = 0.5; }, "objective.label_smoothing");
+  refused([](JobSpec& s) { s.adapter = {}; }, "objective.kind = \"dpo\": adapter.kind");
+  refused([](JobSpec& s) { s.data.format = DataFormat::kJsonl; },
+          "objective.kind = \"dpo\": data.format");
+  refused([](JobSpec& s) { s.inner.batch_sequences = kPairsMax + 1; }, "inner.batch_sequences");
+}
+
 }  // namespace
 }  // namespace atl
