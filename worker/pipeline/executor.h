@@ -13,8 +13,8 @@
 // end of each operation is waited for. And W are done early only when the device has come to the
 // end of what it was given.
 //
-// The host waits for its device once a step: at the commit point, for loss and norms. Of pairs, where
-// the head is, it waits in each F, too.
+// The host waits for its device once a step: at the commit point, for loss and norms. Of pairs,
+// where the head is, it waits in each F, too.
 
 #ifndef ATOLL_WORKER_PIPELINE_EXECUTOR_H_
 #define ATOLL_WORKER_PIPELINE_EXECUTOR_H_
