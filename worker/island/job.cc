@@ -95,7 +95,8 @@ absl::Status GroupJob::CheckReferences(const ReferenceCall& call) const {
   if (references == nullptr) return absl::FailedPreconditionError("the job is not of pairs");
   int64_t left = spec.inner.batch_sequences;
   for (const PositionRange& range : call.ranges) {
-    const bool there = !call.validation || range.end <= data.validation_sequences();
+    const bool there = range.begin >= 0 && range.begin <= range.end &&
+                       (!call.validation || range.end <= data.validation_sequences());
     if (!there || range.size() > left) {
       return absl::InvalidArgumentError("pairs that are not there, or more than a batch");
     }

@@ -296,8 +296,7 @@ absl::StatusOr<Conversation> ParseSide(const Json& object, const Json& prompt, c
 absl::StatusOr<ChatPair> ParseSides(const Json& object) {
   constexpr char kPairForms[] =
       "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}, all three texts, or lists "
-      "of "
-      "messages, of which \"prompt\" may be left out";
+      "of messages, of which \"prompt\" may be left out";
   const auto get = [&](const char* name) {
     const auto found = object.find(name);
     return found == object.end() ? Json() : *found;
