@@ -11,6 +11,7 @@
 #define ATOLL_COMMON_SERVICE_MANAGER_H_
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "common/event_loop.h"
@@ -34,16 +35,18 @@ class ServiceManager {
   Instant next_{};
 };
 
-// Runs the loop until it stops, as a service: ready, kept alive each turn, stopping.
+// Runs the loop until it stops, as a service: ready, kept alive each turn, stopping unless the
+// process `comes_back` as a service, by exec.
 template <class Event, class Step>
-void RunService(EventLoop<Event>* loop, Step&& step) {
+void RunService(EventLoop<Event>* loop, Step&& step,
+                const std::function<bool()>& comes_back = nullptr) {
   ServiceManager service;
   service.NotifyReady();
   loop->Run([&](Instant now, std::optional<Event> event) {
     const Instant deadline = step(now, std::move(event));
     return std::min(deadline, service.KeepAlive(now));
   });
-  service.NotifyStopping();
+  if (comes_back == nullptr || !comes_back()) service.NotifyStopping();
 }
 
 }  // namespace atl

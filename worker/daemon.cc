@@ -1,6 +1,12 @@
 #include "worker/daemon.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +41,7 @@
 #include "worker/island/member/member.h"
 #include "worker/island/member/transfer_relay.h"
 #include "worker/kill_report.h"
+#include "worker/lent_hours.h"
 #include "worker/notice.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
@@ -45,6 +52,7 @@ namespace {
 
 constexpr char kCheckpoints[] = "/checkpoints";  // below the state folder
 constexpr size_t kEventsMax = 65536;
+constexpr Duration kHoursLookedAtEvery = std::chrono::seconds(2);
 constexpr Duration kFlush = std::chrono::seconds(2);
 constexpr Duration kEndLimit =
     std::chrono::seconds(5);  // of all that goes on when the loop has ended
@@ -153,6 +161,39 @@ std::unique_ptr<NoticeWatcher> WatchForNotice(const DaemonOptions& options,
       });
 }
 
+// Null: the machine is lent at all hours.
+std::unique_ptr<NoticeWatcher> WatchHours(const DaemonOptions& options, EventLoop<Event>* loop,
+                                          std::atomic<bool>* ended) {
+  if (options.hours.empty()) return nullptr;
+  const LentHours hours = *ParseLentHours(options.hours);
+  return std::make_unique<NoticeWatcher>(
+      [hours]() -> absl::StatusOr<std::optional<Notice>> {
+        const Duration left = GetLentTime(hours, GetSecondOfDay());
+        return left > kLentLead ? std::nullopt : std::optional(Notice{left});
+      },
+      kHoursLookedAtEvery,
+      [loop, ended](Notice notice) {
+        *ended = true;
+        loop->TryPost(
+            ShutdownRequested{"the hours end at which its machine is lent", notice.within});
+      },
+      [](const std::string&) {});
+}
+
+// Until the machine is lent. A service manager sees a service that runs.
+void AwaitHours(const DaemonOptions& options) {
+  if (options.hours.empty()) return;
+  const LentHours hours = *ParseLentHours(options.hours);
+  if (GetLentTime(hours, GetSecondOfDay()) > kLentLead) return;
+  LogInfo("worker", "waits for the hours at which its machine is lent: ", options.hours);
+  ServiceManager service;
+  service.NotifyReady();
+  while (GetLentTime(hours, GetSecondOfDay()) <= kLentLead) {
+    (void)service.KeepAlive(SteadyNow());
+    std::this_thread::sleep_for(kHoursLookedAtEvery);
+  }
+}
+
 // The core and what carries out its actions.
 class Daemon {
  public:
@@ -225,8 +266,8 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  int Run() {
-    RunService(loop_, [this](Instant now, std::optional<Event> event) {
+  int Run(const std::function<bool()>& comes_back) {
+    const auto turn = [this](Instant now, std::optional<Event> event) {
       metrics_->pulse().Beat();
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
@@ -246,7 +287,8 @@ class Daemon {
       PullIfFree();
       if (core_.activity() != activity_) LogActivity(now);
       return std::min(actions.deadline, mark_.next_try());
-    });
+    };
+    RunService(loop_, turn, comes_back);
     EndAnyway(exit_code_);
     attach_->Close(kFlush);
     transfers_.CancelAll();
@@ -427,6 +469,12 @@ auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
 
 absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
+  const int nice = std::max(options.nice, getpriority(PRIO_PROCESS, 0));
+  // Also of the threads that this one makes.
+  if (options.nice > 0 && setpriority(PRIO_PROCESS, 0, nice) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("--nice: ", strerror(errno)));
+  }
+  AwaitHours(options);
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
                          FindWorkerDevices(CompleteDeviceFlags(options)));
   ConfineRedirects(
@@ -444,7 +492,11 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<StateFolder> state,
                          OpenStateFolder(options.state_dir));
   ATOLL_ASSIGN_OR_RETURN(const Incarnation incarnation, state->NextIncarnation());
-  signals.Watch([&loop](const char* name) { loop.TryPost(ShutdownRequested{name}); });
+  std::atomic<bool> signalled = false, hours_ended = false;
+  signals.Watch([&](const char* name) {
+    signalled = true;
+    loop.TryPost(ShutdownRequested{name});
+  });
   ATOLL_RETURN_IF_ERROR(TryBackends(devices));
   DigestCache digests(RealFiles(), state->path() + "/data-digests");
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<GroupMember> member,
@@ -493,7 +545,10 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                 &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
   const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, &loop);
-  return daemon.Run();
+  const std::unique_ptr<NoticeWatcher> hours = WatchHours(options, &loop, &hours_ended);
+  const auto comes_back = [&] { return hours_ended && !signalled; };
+  const int code = daemon.Run(comes_back);
+  return code == 0 && comes_back() ? kComesBack : code;
 }
 
 }  // namespace atl::worker

@@ -123,7 +123,13 @@ absl::StatusOr<std::optional<Notice>> RunNoticeCommand(const std::string& comman
 NoticeWatcher::NoticeWatcher(std::string command, Duration every,
                              std::function<void(Notice)> on_notice,
                              std::function<void(const std::string&)> on_trouble)
-    : command_(std::move(command)),
+    : NoticeWatcher(
+          [command = std::move(command)] { return RunNoticeCommand(command, kCommandLimit); },
+          every, std::move(on_notice), std::move(on_trouble)) {}
+
+NoticeWatcher::NoticeWatcher(Look look, Duration every, std::function<void(Notice)> on_notice,
+                             std::function<void(const std::string&)> on_trouble)
+    : look_(std::move(look)),
       every_(every),
       on_notice_(std::move(on_notice)),
       on_trouble_(std::move(on_trouble)),
@@ -141,7 +147,7 @@ NoticeWatcher::~NoticeWatcher() {
 void NoticeWatcher::Run() {
   std::string trouble;
   for (;;) {
-    const absl::StatusOr<std::optional<Notice>> notice = RunNoticeCommand(command_, kCommandLimit);
+    const absl::StatusOr<std::optional<Notice>> notice = look_();
     if (notice.ok() && *notice) return on_notice_(**notice);
     const std::string now(notice.status().message());
     if (now != trouble) on_trouble_(now);

@@ -1,5 +1,5 @@
-// Runs an operator's command periodically to detect that this machine is about to be reclaimed, as
-// spot instances are: exit status 0 means so.
+// Looks periodically whether this machine is about to be reclaimed: by an operator's command, as
+// for spot instances (exit status 0 means so), or by other means.
 
 #ifndef ATOLL_WORKER_NOTICE_H_
 #define ATOLL_WORKER_NOTICE_H_
@@ -32,18 +32,24 @@ absl::StatusOr<std::optional<Notice>> RunNoticeCommand(const std::string& comman
 
 class NoticeWatcher {
  public:
+  // Returns a notice where there is one, as RunNoticeCommand does.
+  using Look = std::function<absl::StatusOr<std::optional<Notice>>()>;
+
   // `on_notice` is called at most once, `on_trouble` whenever the trouble is another than before
   // (empty: none any more); both on a thread of this object.
+  NoticeWatcher(Look look, Duration every, std::function<void(Notice)> on_notice,
+                std::function<void(const std::string&)> on_trouble);
+  // The same with a command.
   NoticeWatcher(std::string command, Duration every, std::function<void(Notice)> on_notice,
                 std::function<void(const std::string&)> on_trouble);
-  ~NoticeWatcher();  // waits for the command under way
+  ~NoticeWatcher();  // waits for the look under way
   NoticeWatcher(const NoticeWatcher&) = delete;
   NoticeWatcher& operator=(const NoticeWatcher&) = delete;
 
  private:
   void Run();
 
-  const std::string command_;
+  const Look look_;
   const Duration every_;
   const std::function<void(Notice)> on_notice_;
   const std::function<void(const std::string&)> on_trouble_;

@@ -175,11 +175,14 @@ TEST_CASE("a job waits for workers, then for a server, and says so") {
 
 TEST_CASE("jobs are served first come, first served") {
   World w;
-  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=1 max=1",
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches", "submit min=2 max=2",
              "submit min=2", "submit min=1"});
-  CHECK(w.Job("lm-3").summary.waiting_for == "waiting for job lm-2, which is before it");
-  w.DoLines({"cancel lm-2"});
-  CHECK(w.Job("lm-3").summary.state == JobState::kPreparing);
+  CHECK(w.Job("lm-1").summary.state == JobState::kPreparing);
+  CHECK(w.Job("lm-3").summary.waiting_for ==
+        "waiting for workers: 1 needed, 0 idle; job lm-1 (priority 0) has 2");
+  w.DoLines({"cancel lm-1"});
+  CHECK(w.Job("lm-2").summary.state == JobState::kPreparing);
+  CHECK(w.Job("lm-3").summary.state == JobState::kQueued);
 }
 
 TEST_CASE("a job that no worker can run has failed with their reasons") {

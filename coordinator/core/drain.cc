@@ -41,10 +41,11 @@ void DrainWorker(State& s, Worker& worker) {
   s.SetCandidate(worker, "");
 }
 
-// Data that its island has leased, a contribution of it that is not decided, or steps that it has
-// not said to be pushed.
+// Returns whether there is data that its island has leased, a contribution of it that is not
+// decided, or steps that it has not said to be pushed.
 bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
   if (job.progress.state == JobState::kPaused) return false;
+  if (!leader.has_beaten) return true;  // it has not said yet
   if (job.ledger->Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
   return std::any_of(job.rounds.contributions.begin(), job.rounds.contributions.end(),

@@ -59,10 +59,21 @@ IdleWorkers ListIdle(State& s) {
   return idle;
 }
 
-// Returns whether the job may have it. It is one of IdleWorkers, unless another job has it by now.
-bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
-  return worker.candidate_for.empty() && !worker.refused.contains(job.id()) &&
+// Returns whether the job may have the worker, if no other one has it.
+bool CanUse(const State& s, const Job& job, const Worker& worker) {
+  return worker.attached && !worker.leaves() && !worker.refused.contains(job.id()) &&
          WhyLeftOut(s, job, worker).empty();
+}
+
+// The same of a worker of an island, which may not be known.
+bool CanUse(const State& s, const Job& job, const NodeId& name) {
+  const Worker* worker = s.FindWorker(name);
+  return worker != nullptr && CanUse(s, job, *worker);
+}
+
+// The same of one of IdleWorkers, which another job may have by now.
+bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
+  return worker.candidate_for.empty() && CanUse(s, job, worker);
 }
 
 void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
@@ -110,12 +121,6 @@ struct Sharing {
     places.push_back(place);
   }
 };
-
-bool CanUse(const State& s, const Job& job, const NodeId& name) {
-  const Worker* worker = s.FindWorker(name);
-  return worker != nullptr && worker->attached && !worker->leaves() &&
-         !worker->refused.contains(job.id()) && WhyLeftOut(s, job, *worker).empty();
-}
 
 // Returns when the island's worker, which was lost, is not expected any more; nothing: it is not
 // now. Meanwhile no other job's workers take its place.
@@ -168,6 +173,11 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
   all.capacities.emplace_back(s, job);
 }
 
+std::string WaitsForWorkers(const State& s, const Job& job, int64_t idle) {
+  return absl::StrCat("waiting for workers: ", NeededWorkers(job.spec()), " needed, ", idle,
+                      " idle", RefusedBy(s, job), LeftOut(s, job));
+}
+
 Sharing Collect(State& s, const IdleWorkers& idle) {
   std::map<JobId, std::vector<NodeId>> candidates;
   for (const NodeId& name : s.candidates) {
@@ -180,9 +190,13 @@ Sharing Collect(State& s, const IdleWorkers& idle) {
       return;
     }
     if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, idle);
-    if (job.progress.state == JobState::kQueued) {
-      job.waiting_for = TooFewServers(s, job);
-      if (!job.waiting_for.empty()) return;
+    if (job.progress.state == JobState::kQueued && !TooFewServers(s, job).empty()) {
+      const int64_t there = std::count_if(idle.begin(), idle.end(), [&](const Worker* worker) {
+        return IsIdleFor(s, *worker, job);
+      });
+      job.waiting_for = WaitsForWorkers(s, job, there);
+      if (there >= NeededWorkers(job.spec())) job.waiting_for = TooFewServers(s, job);
+      return;
     }
     AddJob(s, job, candidates[job.id()], all);
   });
@@ -256,10 +270,9 @@ void ScheduleQueued(State& s, const Sharing& all, const Division& division, size
     for (Worker* worker : workers) MakeCandidate(s, job, *worker);
     return;
   }
-  job.waiting_for =
-      absl::StrCat("waiting for workers: ", needed, " needed, ", idle, " idle",
-                   leaving > 0 ? absl::StrCat(", ", leaving, " about to leave other jobs") : "",
-                   RefusedBy(s, job), LeftOut(s, job), WhoHasThem(s, all, at));
+  job.waiting_for = WaitsForWorkers(s, job, idle);
+  if (leaving > 0) absl::StrAppend(&job.waiting_for, "; ", leaving, " are to leave other jobs");
+  job.waiting_for += WhoHasThem(s, all, at);
 }
 
 // The workers of a job that prepares are taken from it: it waits for others.
@@ -271,7 +284,9 @@ void Unschedule(State& s, Job& job, const std::string& reason) {
   s.SetState(job, JobState::kQueued, absl::StrCat("its workers are taken: ", reason));
 }
 
-void CarryOut(State& s, const Sharing& all, const Division& division) {
+// True if candidates were taken from their jobs: they are idle now.
+bool CarryOut(State& s, const Sharing& all, const Division& division) {
+  bool released = false;
   for (size_t at = 0; at < all.jobs.size(); ++at) {
     Job& job = *all.jobs[at];
     if (job.progress.state == JobState::kQueued) {
@@ -294,27 +309,41 @@ void CarryOut(State& s, const Sharing& all, const Division& division) {
       Job& job = *all.jobs[*share.job];
       const bool started = job.progress.state != JobState::kQueued;
       if (started && worker.candidate_for.empty()) MakeCandidate(s, job, worker);
-    } else if (place.job->progress.state != JobState::kPreparing) {
-      Release(s, *place.job, worker, share.reason);
     } else if (worker.candidate_for == place.job->id()) {
-      Unschedule(s, *place.job, share.reason);
+      released = true;
+      if (place.job->progress.state == JobState::kPreparing) {
+        Unschedule(s, *place.job, share.reason);
+      } else {
+        Release(s, *place.job, worker, share.reason);
+      }
     }
   }
+  return released;
 }
 
-}  // namespace
-
-void Schedule(State& s) {
+// True if there is more to divide.
+bool DivideOnce(State& s) {
   const IdleWorkers idle = ListIdle(s);
   s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, idle); });
   Sharing all = Collect(s, idle);
   const Division division = Divide(
       all.sharing, all.units,
-      [&](size_t job, const NodeId& worker) { return CanUse(s, *all.jobs[job], worker); },
-      [&](size_t job, const NodeId& worker) {
-        return all.capacities[job].Take(*s.FindWorker(worker));
+      [&](size_t at, const NodeId& name) {
+        const Job& job = *all.jobs[at];
+        return CanUse(s, job, name) && (job.spec().data.sites.empty() ||
+                                        WhyNoData(job.spec(), *s.FindWorker(name)).empty());
+      },
+      [&](size_t job, const NodeId& name) {
+        const Worker* worker = s.FindWorker(name);
+        return worker != nullptr && all.capacities[job].Take(*worker);
       });
-  CarryOut(s, all, division);
+  return CarryOut(s, all, division);
+}
+
+}  // namespace
+
+void Schedule(State& s) {
+  if (DivideOnce(s)) DivideOnce(s);
 }
 
 void ScheduleTouched(State& s) {
