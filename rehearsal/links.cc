@@ -9,15 +9,17 @@ namespace atl::rehearsal {
 namespace {
 constexpr double kWaitMax = 1e8;  // seconds, longer than any rehearsal; times do not overflow
 constexpr double kDone = 1e-3;    // bytes: rounding of times to nanoseconds
+const std::string& kBetweenSites = *new std::string();
 }  // namespace
 
 Links::Link& Links::GetLink(const Ends& ends, const std::string& node, bool receives) {
-  const bool within = ends.first == ends.second;
-  const auto [found, is_new] =
-      links_.try_emplace({ends, within ? node : "", within && receives}, Link());
-  if (is_new) found->second.bytes_per_s = scene_.links.at(ends).bytes_per_s;
-  if (is_new) found->second.latency = Latency(ends);
-  return found->second;
+  const bool within = ends.first == ends.second, card_receives = within && receives;
+  const auto found = links_.find(std::tie(ends, within ? node : kBetweenSites, card_receives));
+  if (found != links_.end()) return found->second;
+  Link& link = links_[{ends, within ? node : kBetweenSites, card_receives}];
+  link.bytes_per_s = scene_.links.at(ends).bytes_per_s;
+  link.latency = Latency(ends);
+  return link;
 }
 
 Duration Links::Latency(const Ends& ends) const {
@@ -27,7 +29,8 @@ Duration Links::Latency(const Ends& ends) const {
 
 bool Links::IsUp(const Ends& ends) const {
   if (ends.first == ends.second) return true;
-  const auto found = links_.find({ends, "", false});
+  const auto found =
+      links_.find(std::tuple<const Ends&, const std::string&, bool>(ends, kBetweenSites, false));
   return found == links_.end() || found->second.down == 0;
 }
 

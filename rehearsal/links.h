@@ -6,6 +6,7 @@
 #define ATOLL_REHEARSAL_LINKS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -82,7 +83,7 @@ class Links {
 
   const Scene& scene_;
   Timeline& timeline_;
-  std::map<Key, Link> links_;
+  std::map<Key, Link, std::less<>> links_;
   std::map<int64_t, Place> where_;
   int64_t next_ = 1;
 };
