@@ -58,11 +58,6 @@ class ElementRanges {
 
   bool operator==(const ElementRanges&) const = default;
 
-  template <class V>
-  void VisitFields(V& v) {
-    v(end_of_);
-  }
-
  private:
   std::map<int64_t, int64_t> end_of_;  // by begin; disjoint, and no two touch
 };

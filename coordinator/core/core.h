@@ -32,7 +32,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
-#include "common/plain_fields.h"
 #include "common/protocol/control.h"
 #include "common/protocol/job_spec.h"
 #include "common/protocol/plan_request.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "common/estimate.h"
-#include "common/plain_fields.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/round_length.h"
 #include "coordinator/core/core.h"

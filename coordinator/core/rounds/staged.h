@@ -50,7 +50,13 @@ class StagedShards {
 
   template <class V>
   void VisitFields(V& v) {
-    v(whole_, size_, parts_);
+    std::map<ShardId, std::vector<ElementRange>> parts;
+    for (const auto& [shard, ranges] : parts_) parts[shard] = ranges.ranges();
+    v(whole_, size_, parts);
+    if (parts_.size() == parts.size()) return;
+    for (const auto& [shard, ranges] : parts) {  // they were read
+      for (const ElementRange& range : ranges) parts_[shard].Add(range);
+    }
   }
 
  private:
