@@ -3,8 +3,8 @@
 // layout is the code's, and no number of a version is in the bytes.
 //
 // Numbers, enums, times, texts, std containers, optionals, variants, shared pointers, absl::Status
-// and absl::StatusOr are written; functions are left out, and read as they are. A class with
-// private fields, bases, or others than are written, has
+// and absl::StatusOr are written; functions are left out, and read as they are. Classes that may be
+// copied byte by byte are; another one with private fields, bases, or others than are written, has
 //
 //   template <class V>
 //   void VisitFields(V& v) { v(a_, b_); }
@@ -174,6 +174,8 @@ class PlainCodec {
       VisitContainer(value);
     } else if constexpr (HasVisitFields<T>) {
       value.VisitFields(*this);
+    } else if constexpr (std::is_trivially_copyable_v<T> && !std::is_aggregate_v<T>) {
+      Raw(&value, sizeof(value));
     } else {
       VisitAggregate(*this, value);
     }
