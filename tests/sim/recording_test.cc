@@ -129,12 +129,12 @@ TEST_CASE("a replay ends at an event, and shows a job there") {
   const auto segments = ListSegments(RealFiles(), folder);
   REQUIRE(segments.ok());
   const EventPlace place{segments->front().first, 7};
-  const absl::StatusOr<Replayed> replayed = Replay(RealFiles(), folder, place, "toy-1");
+  const absl::StatusOr<Replayed> replayed = Replay(RealFiles(), folder, place, "sim-1");
   REQUIRE(replayed.ok());
   CHECK(replayed->last.place == place);
   CHECK(replayed->events == 7);
   REQUIRE(replayed->job);
-  CHECK(replayed->job->summary.job == "toy-1");
+  CHECK(replayed->job->summary.job == "sim-1");
   CHECK(absl::IsNotFound(Replay(RealFiles(), folder, place, "no-1").status()));
 }
 
