@@ -6,8 +6,8 @@
 // torchft (pytorch.org/blog, June 2025): 30 groups of 10 L40S that reduce gradients in each step of
 // 9 s, one group killed once a minute or every 15 s. Its efficiency is the share of steps that all
 // committed, times that of groups that took part. The time to come back is what its first run
-// shows: 29.6 of 30 groups took part, so each was unavailable for 24 s. Atoll's island is interrupted by a
-// loss and again by a return; torchft drops one step. Goodput is what both have.
+// shows: 29.6 of 30 groups took part, so each was unavailable for 24 s. Atoll's island is
+// interrupted by a loss and again by a return; torchft drops one step. Goodput is what both have.
 
 #include "bench/rehearsal/published.h"
 
