@@ -47,9 +47,9 @@ std::string LeftOut(const State& s, const Job& job) {
 }
 
 // Workers without work, in the order of names; found once for all jobs.
-using IdleWorkers = std::vector<Worker*>;
-IdleWorkers ListIdle(State& s) {
-  IdleWorkers idle;
+using IdleList = std::vector<Worker*>;
+IdleList ListIdle(State& s) {
+  IdleList idle;
   for (auto& [name, worker] : s.workers) {
     if (worker.attached && !worker.leaves() && worker.candidate_for.empty() &&
         std::as_const(s).FindAssignment(worker).job == nullptr) {
@@ -71,12 +71,12 @@ bool CanUse(const State& s, const Job& job, const NodeId& name) {
   return worker != nullptr && CanUse(s, job, *worker);
 }
 
-// The same of one of IdleWorkers, which another job may have by now.
+// The same of one of IdleList, which another job may have by now.
 bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
   return worker.candidate_for.empty() && CanUse(s, job, worker);
 }
 
-void RefuseWithoutData(State& s, Job& job, const IdleWorkers& workers) {
+void RefuseWithoutData(State& s, Job& job, const IdleList& workers) {
   for (Worker* worker : workers) {
     if (!IsIdleFor(s, *worker, job)) continue;
     const std::string why = WhyNoData(job.spec(), *worker);
@@ -89,7 +89,7 @@ void MakeCandidate(State& s, const Job& job, Worker& worker) {
   worker.requested_at = worker.request_again_at = s.now;
 }
 
-void TakeIdleWorkers(State& s, Job& job, const IdleWorkers& workers) {
+void TakeIdleWorkers(State& s, Job& job, const IdleList& workers) {
   if (workers.empty()) return;
   IslandCapacity capacity(s, job);
   for (Worker* worker : workers) {
@@ -99,7 +99,7 @@ void TakeIdleWorkers(State& s, Job& job, const IdleWorkers& workers) {
 }
 
 // A job that waits for workers has none of a site's to wait for.
-void ScheduleSiteJob(State& s, Job& job, const IdleWorkers& workers) {
+void ScheduleSiteJob(State& s, Job& job, const IdleList& workers) {
   if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
 }
 
@@ -178,7 +178,7 @@ std::string WaitsForWorkers(const State& s, const Job& job, int64_t idle) {
                       " idle", RefusedBy(s, job), LeftOut(s, job));
 }
 
-Sharing Collect(State& s, const IdleWorkers& idle) {
+Sharing Collect(State& s, const IdleList& idle) {
   std::map<JobId, std::vector<NodeId>> candidates;
   for (const NodeId& name : s.candidates) {
     candidates[s.FindWorker(name)->candidate_for].push_back(name);
@@ -323,7 +323,7 @@ bool CarryOut(State& s, const Sharing& all, const Division& division) {
 
 // True if there is more to divide.
 bool DivideOnce(State& s) {
-  const IdleWorkers idle = ListIdle(s);
+  const IdleList idle = ListIdle(s);
   s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, idle); });
   Sharing all = Collect(s, idle);
   const Division division = Divide(
@@ -347,7 +347,7 @@ void Schedule(State& s) {
 }
 
 void ScheduleTouched(State& s) {
-  const IdleWorkers workers = ListIdle(s);
+  const IdleList workers = ListIdle(s);
   if (workers.empty()) return;
   for (const int64_t number : s.touched) {
     Job* job = s.jobs.Find(number);
