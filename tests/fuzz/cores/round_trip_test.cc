@@ -31,6 +31,9 @@ class Filler {
   void Copy(absl::string_view, std::string& plain, const std::string&, auto) {
     plain = Text(kMaxTextBytes);
   }
+  void Bytes(absl::string_view, std::string& plain, const std::string&, auto) {
+    plain = Text(kMaxTextBytes);
+  }
   template <class T, class P>
   void Copy(absl::string_view, T& plain, const P&, auto) {
     plain = static_cast<T>(rng_.Below(2));
