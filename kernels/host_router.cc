@@ -74,7 +74,7 @@ void HostBackend::Run(Stream&, const RouteForward& op) {
   for (int64_t n = 0; n < op.logits.rows; ++n) {
     scores.Read(op.logits, n);
     // Equal logits have equal scores, and of unequal ones rounding may make equal scores.
-    // What is not a number comes last.
+    // A logit that is not a number comes last.
     const auto preference = [&](int32_t e) {
       return std::fmax(
           -HUGE_VAL, op.bias.present() ? scores[e] + At(op.bias, e) : double{At(op.logits, n, e)});

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kRouterThreads)
     float best = -INFINITY;
     int expert = INT32_MAX;
     for (int e = lane; e < a.experts; e += kWarp) {
-      // What is not a number comes last.
+      // A logit that is not a number comes last.
       const float preference =
           fmaxf(-INFINITY,
                 a.bias == nullptr ? ToFloat(scores.logits[e]) : scores.At(e) + ToFloat(a.bias[e]));
@@ -163,15 +163,17 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Block (x, y): expert x in sequence y.
+// Block (x, y): expert x in sequences y, y + gridDim.y, ...
 __global__ void __launch_bounds__(kSortThreads)
-    CountExpertsKernel(const int32_t* experts, int64_t each, int32_t* counts) {
-  const int32_t* const from = experts + each * blockIdx.y;
+    CountExpertsKernel(const int32_t* experts, int64_t each, int32_t* counts, int64_t sequences) {
   const int expert = static_cast<int>(blockIdx.x);
-  int count = 0;
-  for (int64_t a = threadIdx.x; a < each; a += blockDim.x) count += from[a] == expert ? 1 : 0;
-  count = BlockReduce(count, 0, Sum());
-  if (threadIdx.x == 0) counts[int64_t{blockIdx.y} * gridDim.x + expert] = count;
+  for (int64_t s = blockIdx.y; s < sequences; s += gridDim.y) {
+    const int32_t* const from = experts + each * s;
+    int count = 0;
+    for (int64_t a = threadIdx.x; a < each; a += blockDim.x) count += from[a] == expert ? 1 : 0;
+    count = BlockReduce(count, 0, Sum());
+    if (threadIdx.x == 0) counts[s * gridDim.x + expert] = count;
+  }
 }
 
 // Block g places the assignments of group g, and the last one those of no group here. Each thread
@@ -303,7 +305,7 @@ __global__ void __launch_bounds__(kMapThreads)
 // ---- Products: block (x, y, z) is tile (y, x) of group z ----
 
 template <typename T>
-Strided<T> __device__ Further(Strided<T> x, int64_t elements) {
+__device__ inline Strided<T> Further(Strided<T> x, int64_t elements) {
   x.data += elements;
   return x;
 }
@@ -397,10 +399,10 @@ void Enqueue(const Queue& queue, const RouteBackward& op) {
 }
 
 void Enqueue(const Queue& queue, const CountExperts& op) {
-  ATOLL_CHECK(op.counts.rows <= 65535, "too many sequences for a kernel");
-  Launch(queue, dim3(static_cast<unsigned>(op.counts.cols), static_cast<unsigned>(op.counts.rows)),
+  const int64_t sequences = op.counts.rows < kRowsOfGrid ? op.counts.rows : kRowsOfGrid;
+  Launch(queue, dim3(static_cast<unsigned>(op.counts.cols), static_cast<unsigned>(sequences)),
          dim3(kSortThreads), 0, "CountExperts", CountExpertsKernel, op.experts.as<int32_t>(),
-         op.experts.size() / op.counts.rows, op.counts.as<int32_t>());
+         op.experts.size() / op.counts.rows, op.counts.as<int32_t>(), op.counts.rows);
 }
 
 void Enqueue(const Queue& queue, const GroupTokens& op) {
