@@ -44,6 +44,13 @@ TEST_CASE("adapters_of_other_families_train_in_layouts_as_on_one_device") {
   }
 }
 
+TEST_CASE("adapters_of_attention_train_beside_frozen_experts_as_on_one_device") {
+  for (const Kind kind : {Kind::kMixtral, Kind::kQwen2Moe}) {
+    CheckExact(kind, Replicas().back(), InDouble({"q_proj", "v_proj", "o_proj"}));
+    CheckExact(kind, TensorParallel().back(), InDouble({"q_proj", "v_proj", "o_proj"}));
+  }
+}
+
 TEST_CASE("adapters_train_by_every_optimizer_that_owners_share_as_on_one_device") {
   for (const InnerOptimizer optimizer : {InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
     Variation variation = InDouble({kAllLinear});
