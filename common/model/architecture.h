@@ -59,7 +59,8 @@ struct ParamNames {
   // (gate, up); up alone if plain.
   std::string qkv, query, key, value, query_norm, key_norm, out;
   std::string gate_up, gate, up, down;
-  // Of blocks with experts. An expert's matrices stand behind expert_prefix, its number and ".".
+  // Names in blocks with experts. An expert's matrices stand behind expert_prefix, its number and
+  // ".".
   std::string router, correction;  // the latter: whole name within the block
   std::string expert_prefix, expert_gate, expert_up, expert_down;
   std::string shared_gate, shared_up, shared_down, shared_weight;

@@ -38,6 +38,18 @@ TEST_CASE("a_mixture_of_experts_trains_in_every_layout_as_one_device_does") {
   CheckExact(Kind::kMixtral, TensorParallel().back(), variation);
 }
 
+TEST_CASE("a_mixture_of_experts_trains_by_every_optimizer_as_on_one_device") {
+  for (const InnerOptimizer optimizer :
+       {InnerOptimizer::kLamb, InnerOptimizer::kMuon, InnerOptimizer::kSgd}) {
+    const Variation variation{
+        .compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}, .optimizer = optimizer};
+    CheckExact(Kind::kQwen2Moe, Owners().front(), variation);
+    // Matrices that are stepped whole are not cut.
+    if (optimizer == InnerOptimizer::kMuon) continue;
+    CheckExact(Kind::kQwen2Moe, Owners().back(), variation);
+  }
+}
+
 TEST_CASE("a_mixture_of_experts_trains_in_fp32_as_one_device_does") {
   CheckExact(Kind::kMixtral, Replicas().front());
   CheckExact(Kind::kMixtral, TensorParallel().front());

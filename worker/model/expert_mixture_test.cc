@@ -84,7 +84,7 @@ class MixtureInDouble {
   std::span<double> params(int i) { return Numbers(runner_->params(i)); }
   std::span<double> grads(int i) { return Numbers(runner_->grads(i)); }
 
-  // What training makes smaller. Adds to grads.
+  // Returns what training makes smaller. Adds to grads.
   double Train() {
     const LossSum sum = *runner_->Train(tokens_, kMixtureRows);
     const Experts& e = config_.experts;

@@ -19,7 +19,7 @@ struct LossSum {
   double nats = 0;
   int64_t tokens = 0;
   double hits = 0;  // targets that have the largest logit; of tokens where they are counted
-  // Of a mixture of experts in training: means over sequences and blocks of RouterLosses, which are
+  // Means over sequences and blocks of RouterLosses, in training of a mixture of experts; they are
   // not in `nats`.
   double balance = 0, router_z = 0;
   double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }

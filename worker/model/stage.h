@@ -71,7 +71,7 @@ struct StageCall {
   bool without_adapter = false;  // Forward computes what the frozen base does
 };
 
-// Of a micro-batch: see Stage::Loss, and behind that RouterCall::totals.
+// The numbers of a micro-batch: see Stage::Loss, and behind these RouterCall::totals.
 inline constexpr int64_t kLossTotals = 5, kRouterTotals = 3;
 
 // Sequences [first, first + rows) of a micro-batch. Cuts of fewer chunks are cuts of more, too.
