@@ -59,7 +59,7 @@ struct ParamNames {
   // (gate, up); up alone if plain.
   std::string qkv, query, key, value, query_norm, key_norm, out;
   std::string gate_up, gate, up, down;
-  // Names in blocks with experts. An expert's matrices stand behind expert_prefix, its number and
+  // Blocks with experts have these; an expert's matrices stand behind expert_prefix, its number and
   // ".".
   std::string router, correction;  // the latter: whole name within the block
   std::string expert_prefix, expert_gate, expert_up, expert_down;

@@ -67,6 +67,12 @@ bool ModelConfig::HasExperts(int64_t block) const {
          !std::binary_search(experts.dense_blocks.begin(), experts.dense_blocks.end(), block);
 }
 
+int64_t ModelConfig::MeasuredBlock() const {
+  int64_t block = 0;
+  while (experts.count > 0 && !HasExperts(block)) ++block;
+  return block;
+}
+
 int64_t ModelConfig::OutputColumns(int64_t layer) const {
   return is_images() ? ImageLayers(*this)[static_cast<size_t>(layer)].out().elements() : d_model;
 }

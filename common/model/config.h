@@ -152,6 +152,8 @@ struct ModelConfig {
 
   // Returns whether a block's feed-forward is a mixture of experts.
   bool HasExperts(int64_t block) const;
+  // Returns the block that is measured for all: the first one with experts, where there are any.
+  int64_t MeasuredBlock() const;
   // Returns whether some block's feed-forward is not.
   bool has_dense_blocks() const {
     return experts.count == 0 || std::ssize(experts.dense_blocks) > 0;

@@ -40,6 +40,8 @@ TEST_CASE("blocks_have_experts_by_step_and_list") {
   CHECK(both.experts.dense_blocks == std::vector<int64_t>{0, 1, 2});
   CHECK_FALSE(both.HasExperts(2));
   CHECK(both.HasExperts(3));
+  CHECK(both.MeasuredBlock() == 3);
+  CHECK(Mixture().MeasuredBlock() == 0);
   const auto again = ParseModelConfig(FormatModelConfig(both), "config.json");
   REQUIRE(again.ok());
   CHECK(*again == both);

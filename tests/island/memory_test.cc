@@ -137,6 +137,34 @@ TEST_CASE("stages_with_an_adapter_take_the_memory_that_is_predicted") {
   }
 }
 
+TEST_CASE("stages_of_a_mixture_of_experts_take_the_memory_that_is_predicted") {
+  EngineJob job = PlannedJob(ModelFamily::kQwen2Moe, false);
+  job.model.experts = {.count = 6,
+                       .per_token = 2,
+                       .hidden = 64,
+                       .shared_hidden = 96,
+                       .shared_gate = true,
+                       .dense_blocks = {0, 4}};
+  PlanRequest request = MakePlanRequest(job, kDevices, {1, 2});
+  for (const int tensor_parallel : {1, 2}) {
+    request.spec.layout.tensor_parallel = tensor_parallel;
+    request.spec.layout.stages = kDevices / tensor_parallel;
+    const auto plan = PlanIsland(request);
+    CAPTURE(tensor_parallel, plan.status().message());
+    REQUIRE(plan.ok());
+    TestIsland island(job, *plan, {});
+    island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+    REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+    for (const DeviceMemory& memory : island.engine(0).Memory()) {
+      const double ratio =
+          static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+      CAPTURE(memory.device, memory.state_bytes, memory.activation_bytes, memory.scratch_bytes,
+              memory.predicted_bytes, memory.peak_bytes, ratio);
+      CHECK(std::abs(ratio - 1) <= kTolerance);
+    }
+  }
+}
+
 TEST_CASE("stages_of_packed_documents_take_the_memory_that_is_predicted") {
   std::map<Documents, int64_t> predicted;
   for (const Documents documents : {Documents::kText, Documents::kMask}) {

@@ -157,7 +157,8 @@ class Profiling {
   absl::Status Measure(size_t d, const Model& model, Communicator* communicator,
                        const BatchShape& shape) {
     int64_t kind = 0;
-    for (const int layer : {0, 1, static_cast<int>(model.layers().size()) - 1}) {
+    const int block = static_cast<int>(config_.MeasuredBlock()) + 1;
+    for (const int layer : {0, block, static_cast<int>(model.layers().size()) - 1}) {
       if (d == 0) ReportProgress(kind++, communicator, shape);
       ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<LayerBench> bench,
                              LayerBench::Create(*devices_[d].backend, model, layer, shape,
