@@ -34,7 +34,7 @@ PlanningInput MakeTestInput(const JobSpec& spec) {
   const plan::Job job{.global_batch = static_cast<int>(spec.inner.batch_sequences),
                       .micro_batches = {1, 2},
                       .tensor_parallel = {1, 2}};
-  return {FourNodes(), costs, job, {}, 0, ""};
+  return {FourNodes(), costs, job, ""};
 }
 
 // `slow`: within sites, too.
