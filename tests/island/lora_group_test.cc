@@ -1,6 +1,8 @@
 // Islands that train an adapter: every worker reads the frozen weights of its own layers.
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
 
 #include "common/protocol/host_copies.h"
 #include "tests/island/cuts.h"
@@ -85,6 +87,66 @@ TEST_CASE("after_a_death_others_read_the_frozen_weights_that_they_lack_and_go_on
   for (; step < 10; ++step) {
     REQUIRE(group["w1"].Step(step) == Approx(alone.Step(step)).epsilon(1e-5));
   }
+}
+
+// Pairs of answers for the adapter: an epoch of six steps.
+struct PairWorld : LoraWorld {
+  PairWorld() {
+    spec.data.path = folder + "/pairs.jsonl";
+    std::ofstream pairs(spec.data.path);
+    for (size_t i = 0; i < 60; ++i) {
+      pairs << R"({"prompt": ")" << static_cast<char>('a' + i % 20) << R"(", "chosen": ")"
+            << std::string(1 + i % 4, 'y') << R"(", "rejected": ")" << std::string(1 + i % 3, 'n')
+            << "\"}\n";
+    }
+    spec.data.format = DataFormat::kChat;
+    spec.data.documents = Documents::kPairs;
+    spec.objective = {.kind = ObjectiveKind::kDpo, .beta = 0.3};
+  }
+};
+
+double StepPairs(TestGroup& group, int64_t step) {
+  const auto loss = group["w1"].trainer->Step(Batch(step), GetLearningRate(step));
+  INFO(loss.status().ToString());
+  REQUIRE(loss.ok());
+  REQUIRE(loss->tokens == kBatch);  // pairs
+  return loss->loss;
+}
+
+TEST_CASE("references_are_found_once_and_reach_workers_that_come_later") {
+  const PairWorld world;
+  TestGroup alone(world, 1, 2), group(world, 3, 2);
+  alone.Take(Pipeline("one stage", {6}, 1), {"w1"});
+  group.Take(Replicas("unequal replicas", {5, 3}, 2), {"w1", "w2"});
+  for (TestGroup* each : {&alone, &group}) {
+    REQUIRE((*each)["w1"].trainer->InitialWeights().ToString() == "OK");
+    CHECK((*each)["w1"].trainer->Evaluate(12, 0)->loss == Approx(std::log(2)).epsilon(1e-4));
+  }
+  const auto known = [&](const NodeId& worker, int64_t step) {
+    return group[worker].member->GetReferences({.ranges = Batch(step)}).size();
+  };
+  CHECK(known("w1", 0) == 0);
+  int64_t step = 0;
+  for (; step < 5; ++step) {
+    REQUIRE(StepPairs(group, step) == Approx(StepPairs(alone, step)).epsilon(1e-5));
+  }
+  CHECK(known("w1", 4) == kBatch);
+  CHECK(known("w2", 4) == kBatch);
+  group["w1"].Drain();
+  group.Kill("w2");
+  REQUIRE(group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w3"}).kept);
+  CHECK(known("w1", 5) == 0);
+  for (; step < 9; ++step) {
+    REQUIRE(StepPairs(group, step) == Approx(StepPairs(alone, step)).epsilon(1e-5));
+    // The second epoch has the pairs of the first.
+    CHECK(known("w1", 6) == kBatch);
+    CHECK(known("w3", 0) == 0);
+  }
+  const auto loss = group["w1"].trainer->Evaluate(12, 0);
+  REQUIRE(loss.ok());
+  CHECK(loss->tokens == 12);
+  CHECK(loss->loss == Approx(alone["w1"].trainer->Evaluate(12, 0)->loss).epsilon(1e-5));
+  CHECK(loss->loss < 0.99 * std::log(2));
 }
 
 // Layers without an adapter's parameters have nothing to fetch, and are whole again.
