@@ -20,6 +20,7 @@ void ChooseOptimizer(uint64_t seed, OuterSpec& outer) {
   outer.optimizer = OuterOptimizers()[rng.Below(OuterOptimizers().size())].name;
   outer.merge = OuterMerges()[rng.Below(OuterMerges().size())];
   if (!ValidateOuterChoice(outer).ok()) outer.wait_for_all = false;
+  if (!ValidateOuterChoice(outer).ok()) outer.merge = "mean";
 }
 
 void ChooseFragments(uint64_t seed, OuterSpec& outer) {
