@@ -71,7 +71,7 @@ TEST_CASE("a recording is bounded") {
   const std::string folder = FreshFolder();
   Cluster cluster(RandomOptions(1));
   cluster.world().record_folder = folder;
-  cluster.world().record_segment_bytes = 1000;
+  cluster.world().record_segment_bytes = 10'000;
   REQUIRE(cluster.Run().failure == "");
   const auto segments = ListSegments(RealFiles(), folder);
   REQUIRE(segments.ok());
