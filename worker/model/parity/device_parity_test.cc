@@ -124,6 +124,7 @@ TEST_CASE("on_devices_frozen_weights_make_pytorchs_logits") {
     if (config.architecture().objective != Objective::kNextToken) return;
     CAPTURE(under_test.name, name);
     config.adapter = {.rank = 8, .alpha = 8, .targets = {kAllLinear}};
+    if (config.experts.count > 0) config.adapter.targets = {"q_proj", "v_proj", "o_proj"};
     Fixture fixture(name, std::move(backend), 2, under_test.compute, config);
     const std::vector<float> expected = fixture.Expected("logits");
     std::vector<float> logits(expected.size() / kRows);
