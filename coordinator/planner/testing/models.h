@@ -1,5 +1,5 @@
 // Models as the papers' systems count them, by formula: of tests and benches. Islands and `atoll
-// plan` count what the runtime does (planning/model.h).
+// plan` count what the runtime does (planning/request.h).
 //
 // Per layer the parameters, forward FLOPs, bytes stashed for the backward pass and bytes sent to
 // the next layer, all but the parameters per sample (a sequence, or an image).
