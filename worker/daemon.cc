@@ -1,11 +1,7 @@
 #include "worker/daemon.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,6 +29,7 @@
 #include "common/trust/refused_holders.h"
 #include "common/trust/signed_push.h"
 #include "common/version.h"
+#include "worker/availability.h"
 #include "worker/backends.h"
 #include "worker/core/core.h"
 #include "worker/daemon_metrics.h"
@@ -41,8 +38,6 @@
 #include "worker/island/member/member.h"
 #include "worker/island/member/transfer_relay.h"
 #include "worker/kill_report.h"
-#include "worker/lent_hours.h"
-#include "worker/notice.h"
 #include "worker/profiler/link_measurer.h"
 #include "worker/profiler/worker_profiler.h"
 #include "worker/state/saved_jobs.h"
@@ -52,7 +47,6 @@ namespace {
 
 constexpr char kCheckpoints[] = "/checkpoints";  // below the state folder
 constexpr size_t kEventsMax = 65536;
-constexpr Duration kHoursLookedAtEvery = std::chrono::seconds(2);
 constexpr Duration kFlush = std::chrono::seconds(2);
 constexpr Duration kEndLimit =
     std::chrono::seconds(5);  // of all that goes on when the loop has ended
@@ -145,53 +139,6 @@ void EndAnyway(int exit_code) {
     LogWarning("worker", "ends without the threads that still wait for a disk or a device");
     std::_Exit(exit_code);
   }).detach();
-}
-
-// Null: nothing says when this machine goes.
-std::unique_ptr<NoticeWatcher> WatchForNotice(const DaemonOptions& options,
-                                              EventLoop<Event>* loop) {
-  if (options.notice_command.empty()) return nullptr;
-  return std::make_unique<NoticeWatcher>(
-      options.notice_command, std::chrono::seconds(options.notice_every_seconds),
-      [loop](Notice notice) {
-        loop->TryPost(ShutdownRequested{"its machine is about to go", notice.within});
-      },
-      [](const std::string& trouble) {
-        if (!trouble.empty()) LogWarning("worker", "--notice-command: ", trouble);
-      });
-}
-
-// Null: the machine is lent at all hours.
-std::unique_ptr<NoticeWatcher> WatchHours(const DaemonOptions& options, EventLoop<Event>* loop,
-                                          std::atomic<bool>* ended) {
-  if (options.hours.empty()) return nullptr;
-  const LentHours hours = *ParseLentHours(options.hours);
-  return std::make_unique<NoticeWatcher>(
-      [hours]() -> absl::StatusOr<std::optional<Notice>> {
-        const Duration left = GetLentTime(hours, GetSecondOfDay());
-        return left > kLentLead ? std::nullopt : std::optional(Notice{left});
-      },
-      kHoursLookedAtEvery,
-      [loop, ended](Notice notice) {
-        *ended = true;
-        loop->TryPost(
-            ShutdownRequested{"the hours end at which its machine is lent", notice.within});
-      },
-      [](const std::string&) {});
-}
-
-// Until the machine is lent. A service manager sees a service that runs.
-void AwaitHours(const DaemonOptions& options) {
-  if (options.hours.empty()) return;
-  const LentHours hours = *ParseLentHours(options.hours);
-  if (GetLentTime(hours, GetSecondOfDay()) > kLentLead) return;
-  LogInfo("worker", "waits for the hours at which its machine is lent: ", options.hours);
-  ServiceManager service;
-  service.NotifyReady();
-  while (GetLentTime(hours, GetSecondOfDay()) <= kLentLead) {
-    (void)service.KeepAlive(SteadyNow());
-    std::this_thread::sleep_for(kHoursLookedAtEvery);
-  }
 }
 
 // The core and what carries out its actions.
@@ -456,6 +403,33 @@ absl::Status TryBackends(const std::vector<WorkerDevice>& devices) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Identity> MakeIdentity(const DaemonOptions& options, Incarnation incarnation,
+                                      const std::vector<WorkerDevice>& devices,
+                                      const GroupMember& member, const StateFolder& state) {
+  Identity identity{options.name, incarnation, {.software_version = kSoftwareVersion}};
+  WorkerHello& hello = identity.hello;
+  ATOLL_ASSIGN_OR_RETURN(hello.held, SavedJobs(options.state_dir + kCheckpoints));
+  const std::string emulated = EmulationText(options);
+  std::string names;
+  for (const WorkerDevice& device : devices) {
+    hello.devices.push_back(device.info);
+    hello.devices.back().kind += emulated;
+    hello.devices.back().price_per_hour = options.price_per_hour;
+    hello.devices.back().egress_price_per_gb = options.egress_price_per_gb;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", hello.devices.back().kind,
+                    device.info.uuid.empty() ? "" : " ", device.info.uuid);
+  }
+  hello.peer_endpoint = member.endpoint();
+  hello.more_peer_endpoints = member.more_endpoints();
+  hello.peer_public_key = member.options().link.keys.public_key;
+  hello.site = options.site;
+  ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state.path()));
+  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
+          CountText(devices[0].info.threads, "thread"), ", for peers at ", EndpointsText(member),
+          ", ", CountText(std::ssize(hello.held), "job"), " with saved states");
+  return identity;
+}
+
 // Until the result ends.
 auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
   WatchWaits([loop](const std::string& what) {
@@ -465,16 +439,10 @@ auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
   return absl::MakeCleanup([] { WatchWaits(nullptr); });
 }
 
-}  // namespace
-
-absl::StatusOr<int> RunDaemon(DaemonOptions options) {
+// `comes_back`: the process is to start again.
+absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
-  const int nice = std::max(options.nice, getpriority(PRIO_PROCESS, 0));
-  // Also of the threads that this one makes.
-  if (options.nice > 0 && setpriority(PRIO_PROCESS, 0, nice) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("--nice: ", strerror(errno)));
-  }
-  AwaitHours(options);
+  ATOLL_RETURN_IF_ERROR(BeginWork(options));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<WorkerDevice> devices,
                          FindWorkerDevices(CompleteDeviceFlags(options)));
   ConfineRedirects(
@@ -503,29 +471,8 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
                          NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  Identity identity{options.name, incarnation, {.software_version = kSoftwareVersion}};
-  WorkerHello& hello = identity.hello;
-  ATOLL_ASSIGN_OR_RETURN(hello.held, SavedJobs(options.state_dir + kCheckpoints));
-  const std::string emulated = EmulationText(options);
-  std::string names;
-  for (const WorkerDevice& device : devices) {
-    hello.devices.push_back(device.info);
-    hello.devices.back().kind += emulated;
-    hello.devices.back().price_per_hour = options.price_per_hour;
-    hello.devices.back().egress_price_per_gb = options.egress_price_per_gb;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", hello.devices.back().kind,
-                    device.info.uuid.empty() ? "" : " ", device.info.uuid);
-  }
-  hello.peer_endpoint = member->endpoint();
-  hello.more_peer_endpoints = member->more_endpoints();
-  hello.peer_public_key = member->options().link.keys.public_key;
-  hello.site = options.site;
-  identity.signs = !options.tls.key_path.empty();
-  ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state->path()));
-  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
-          CountText(devices[0].info.threads, "thread"), ", for peers at ", EndpointsText(*member),
-          ", ", CountText(std::ssize(hello.held), "job"), " with saved states");
-
+  ATOLL_ASSIGN_OR_RETURN(Identity identity,
+                         MakeIdentity(options, incarnation, devices, *member, *state));
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;
@@ -544,11 +491,20 @@ absl::StatusOr<int> RunDaemon(DaemonOptions options) {
   Daemon daemon(options, GetHostMemory(devices), &loop, member.get(), tensors.get(), &profiler,
                 &metrics, std::move(identity));
   ATOLL_RETURN_IF_ERROR(daemon.Connect(std::move(attach)));
-  const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, &loop);
-  const std::unique_ptr<NoticeWatcher> hours = WatchHours(options, &loop, &hours_ended);
-  const auto comes_back = [&] { return hours_ended && !signalled; };
-  const int code = daemon.Run(comes_back);
-  return code == 0 && comes_back() ? kComesBack : code;
+  const auto end = [&loop](ShutdownRequested why) { loop.TryPost(std::move(why)); };
+  const std::unique_ptr<NoticeWatcher> notices = WatchForNotice(options, end);
+  const std::unique_ptr<NoticeWatcher> hours = WatchHours(options, end, &hours_ended);
+  const int code = daemon.Run([&] { return hours_ended && !signalled; });
+  *comes_back = code == 0 && hours_ended && !signalled;
+  return code;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunDaemon(DaemonOptions options, char** arguments) {
+  bool comes_back = false;
+  const absl::StatusOr<int> code = RunOnce(std::move(options), &comes_back);
+  return comes_back ? StartAgain(arguments) : code;
 }
 
 }  // namespace atl::worker

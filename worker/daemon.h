@@ -12,12 +12,10 @@
 
 namespace atl::worker {
 
-// In place of an exit code: the process is to start again, and waits for DaemonOptions::hours.
-inline constexpr int kComesBack = -1;
-
 // Runs until SIGTERM, SIGINT or a final refusal. The process's exit code. An error says which
-// option is wrong and what to do.
-absl::StatusOr<int> RunDaemon(DaemonOptions options);
+// option is wrong and what to do. After DaemonOptions::hours the process starts again, with these
+// arguments, to wait for the next ones.
+absl::StatusOr<int> RunDaemon(DaemonOptions options, char** arguments);
 
 }  // namespace atl::worker
 

@@ -13,7 +13,7 @@
 #include "common/net/security.h"
 #include "common/net/tcp_endpoint.h"
 #include "common/protocol/wire.h"
-#include "worker/lent_hours.h"
+#include "worker/working_hours.h"
 
 namespace atl::worker {
 namespace {
@@ -67,7 +67,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckRange("--emulate-block-ms", options.emulate_block_ms, 0.0, 3.6e6));
   ATOLL_RETURN_IF_ERROR(CheckRange("--notice-every", options.notice_every_seconds, 1, 3600));
   if (!options.hours.empty()) {
-    ATOLL_RETURN_IF_ERROR(Annotate(ParseLentHours(options.hours).status(), "--hours"));
+    ATOLL_RETURN_IF_ERROR(Annotate(ParseWorkingHours(options.hours).status(), "--hours"));
   }
   ATOLL_RETURN_IF_ERROR(CheckRange("--nice", options.nice, 0, 19));
   ATOLL_RETURN_IF_ERROR(CheckRange("--threads", options.threads, 0, 1024));

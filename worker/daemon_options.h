@@ -38,11 +38,11 @@ struct DaemonOptions : DeviceFlags {
   // Run again and again; exit status 0: this machine is about to go (notice.h). Empty: none.
   std::string notice_command;
   int notice_every_seconds = 5;
-  std::string hours;  // lent_hours.h; empty: always
+  std::string hours;  // working_hours.h; empty: always
   int nice = 0;       // of the process, above what it was started with
 };
 
-// Flags of machines that are lent, or about to be reclaimed. `App` is CLI::App.
+// Flags of machines that work at certain hours, or are about to be reclaimed. `App` is CLI::App.
 template <class App>
 void AddNoticeFlags(App& app, DaemonOptions* options) {
   app.add_option("--notice-command", options->notice_command,
@@ -51,10 +51,9 @@ void AddNoticeFlags(App& app, DaemonOptions* options) {
   app.add_option("--notice-every", options->notice_every_seconds,
                  "seconds between two runs of --notice-command")
       ->capture_default_str();
-  app.add_option(
-      "--hours", options->hours,
-      "hours at which the machine is lent, in local time, such as 22:00-06:00: the worker "
-      "leaves in time and comes back by itself");
+  app.add_option("--hours", options->hours,
+                 "hours at which it works, in local time, such as 22:00-06:00: the worker "
+                 "leaves in time and comes back by itself");
   app.add_option("--nice", options->nice, "0 to 19: others' processes go before it");
 }
 

@@ -1,8 +1,5 @@
 // atoll-worker: see README.md.
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -75,16 +72,7 @@ int main(int argc, char** argv) {
   }
   options.memory_bytes = *bytes;
   atl::RaiseDescriptorLimit();
-  const absl::StatusOr<int> code = atl::worker::RunDaemon(options);
-  if (code.ok() && *code == atl::worker::kComesBack) {
-    // As started: without anything that the run before has left, such as signals that it blocked.
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    execv("/proc/self/exe", argv);
-    std::perror("atoll-worker: cannot start again");
-    return 1;
-  }
+  const absl::StatusOr<int> code = atl::worker::RunDaemon(options, argv);
   if (code.ok()) return *code;
   std::fprintf(stderr, "atoll-worker: %s\n", std::string(code.status().message()).c_str());
   return absl::IsInvalidArgument(code.status()) ? 2 : 1;

@@ -175,7 +175,7 @@ TEST_CASE("divisions_come_to_rest_with_the_gangs_of_the_first_jobs") {
         if (job) c.jobs[*job].started = true;
       }
     }
-    // Nobody has a gang at the cost of one that goes before.
+    // No job has a gang at the cost of one that goes before.
     std::vector<int64_t> has(c.jobs.size(), 0);
     int64_t takeable = 0;
     for (const SharingUnit& unit : c.units) {

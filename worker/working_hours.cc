@@ -1,4 +1,4 @@
-#include "worker/lent_hours.h"
+#include "worker/working_hours.h"
 
 #include <algorithm>
 #include <ctime>
@@ -22,14 +22,14 @@ int ParseMinute(const std::string& text, size_t at) {
   return text[at + 2] == ':' && hour < 24 && minute < 60 ? 60 * hour + minute : -1;
 }
 
-int CountMinutes(const LentHours& hours) {
+int CountMinutes(const WorkingHours& hours) {
   return (hours.end - hours.begin + kMinutesOfDay - 1) % kMinutesOfDay + 1;
 }
 
 }  // namespace
 
-absl::StatusOr<LentHours> ParseLentHours(const std::string& text) {
-  LentHours hours{-1, -1};
+absl::StatusOr<WorkingHours> ParseWorkingHours(const std::string& text) {
+  WorkingHours hours{-1, -1};
   if (text.size() == 11 && text[5] == '-') hours = {ParseMinute(text, 0), ParseMinute(text, 6)};
   if (hours.begin < 0 || hours.end < 0 || CountMinutes(hours) < kLeastMinutes) {
     return absl::InvalidArgumentError(absl::StrCat("must be like \"22:00-06:00\", and at least ",
@@ -38,7 +38,7 @@ absl::StatusOr<LentHours> ParseLentHours(const std::string& text) {
   return hours;
 }
 
-Duration GetLentTime(const LentHours& hours, int second_of_day) {
+Duration GetWorkingTime(const WorkingHours& hours, int second_of_day) {
   constexpr int kDay = kMinutesOfDay * 60;
   const int since_begin = (second_of_day - 60 * hours.begin + kDay) % kDay;
   return std::chrono::seconds(std::max(0, 60 * CountMinutes(hours) - since_begin));
