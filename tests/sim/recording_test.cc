@@ -33,10 +33,11 @@ void WriteAll(const std::string& path, const std::string& bytes) {
 }
 
 // Begins segments in the middle of whatever goes on.
-void RecordHistory(const ClusterOptions& options, const std::string& folder) {
+void RecordHistory(const ClusterOptions& options, const std::string& folder,
+                   int64_t segment_bytes = 20'000) {
   Cluster cluster(options);
   cluster.world().record_folder = folder;
-  cluster.world().record_segment_bytes = 100'000;
+  cluster.world().record_segment_bytes = segment_bytes;
   INFO("seed " << options.seed);
   REQUIRE(cluster.Run().failure == "");
 }
@@ -50,7 +51,7 @@ TEST_CASE("a replay of a history under faults decides what was decided") {
   for (const auto& options_of : {RandomOptions, MovingOptions, CopiesOptions, SitesOptions}) {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       const std::string folder = FreshFolder();
-      RecordHistory(options_of(seed), folder);
+      RecordHistory(options_of(seed), folder, 100'000);
       const absl::StatusOr<Replayed> replayed = ReplayAll(folder);
       INFO("seed " << seed << ": " << replayed.status());
       REQUIRE(replayed.ok());
