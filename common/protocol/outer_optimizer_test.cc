@@ -50,7 +50,7 @@ TEST_CASE("what_earlier_versions_had_is_refused_by_name") {
         "outer.optimizer = \"adam_age\": must be one of sgd, nesterov, nesterov_gain, "
         "delayed_nesterov");
   CHECK(ValidateOuterChoice(With("nesterov", "heloco")).message() ==
-        "outer.merge = \"heloco\": must be one of mean, radial");
+        "outer.merge = \"heloco\": must be one of mean, radial, geometric_median, trimmed_norms");
 }
 
 TEST_CASE("rounds_of_single_pushes_do_not_wait_for_all") {

@@ -162,6 +162,7 @@ class TestWorker {
       plan_ = plan;
       activity_ = d;
     });
+    setenv("ATOLL_DATA_CACHE", (world.folder + "/cache").c_str(), 1);
     const auto facts = trainer->Prepare(kJob, world.spec);
     INFO(facts.status().ToString());
     REQUIRE(facts.ok());
