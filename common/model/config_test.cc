@@ -411,10 +411,9 @@ TEST_CASE("a config that Atoll cannot honour is refused, naming file and field")
                Contains("\"num_experts\" is 8, which changes a model"));
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"silu\"", "\"silu\", \"attention_bias\": true")),
                Contains("\"attention_bias\" is not false"));
-  REQUIRE_THAT(
-      WhyNot(With(kLlama8B, "\"llama\"", "\"mamba\"")),
-      Contains(
-          "\"model_type\" is \"mamba\"; Atoll trains bert, efficientnet, gemma2, gpt2, llama"));
+  REQUIRE_THAT(WhyNot(With(kLlama8B, "\"llama\"", "\"mamba\"")),
+               Contains("\"model_type\" is \"mamba\"; Atoll trains bert, dots1, efficientnet, "
+                        "gemma2, gpt2, llama"));
   REQUIRE_THAT(WhyNot(With(kLlama8B, "\"hidden_size\": 4096,", "")),
                Contains("\"hidden_size\" is missing"));
 }
