@@ -91,7 +91,7 @@ class Keys {
   int64_t lease_s = 60;  // a slow machine renews one of two seconds too late
 
  private:
-  Folder lines_;
+  StoreFolder lines_;
   std::unique_ptr<EtcdClient> client_;
 };
 
@@ -327,7 +327,7 @@ TEST_CASE("log_that_has_grown_long_begins_anew_with_a_snapshot") {
 
 TEST_CASE("registry_of_members_is_the_next_leaders_too") {
   Keys keys;
-  Folder folder;
+  StoreFolder folder;
   const std::string one = folder.path + "-1", other = folder.path + "-2";
   REQUIRE(AuthorityFolder(one)
               .Make("0123456789abcdef", {"localhost"}, absl::ToUnixSeconds(absl::Now()))
@@ -368,7 +368,7 @@ TEST_CASE("registry_of_members_is_the_next_leaders_too") {
 }
 
 TEST_CASE("over_tls_a_client_needs_a_certificate_of_the_authority") {
-  Folder folder;
+  StoreFolder folder;
   const auto make = [&](const std::string& name) {
     const AuthorityFolder authority(folder.path + name);
     REQUIRE(

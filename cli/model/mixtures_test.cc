@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "cli/model/named_model.h"
 #include "common/model/costs.h"
 #include "common/model/job_model.h"
 #include "coordinator/planner/planner.h"
@@ -11,6 +12,8 @@
 
 namespace atl {
 namespace {
+
+using cli::NamedModelJob;
 
 constexpr ElementBytes kHalves = {2, 4};
 
