@@ -114,6 +114,10 @@ absl::Status ModelConfig::ValidateExperts() const {
   ATOLL_RETURN_IF_ERROR(CheckRange("experts", e.count, kMaxExperts));
   ATOLL_RETURN_IF_ERROR(CheckRange("experts per token", e.per_token, e.count));
   ATOLL_RETURN_IF_ERROR(CheckRange("width of an expert", e.hidden, kMaxWidth));
+  // Each product's factors are within their limits here, so that it fits.
+  ATOLL_RETURN_IF_ERROR(CheckRange("experts of all layers", e.count * layers, kMaxExpertsOfModel));
+  ATOLL_RETURN_IF_ERROR(
+      CheckRange("width of all experts of a block", e.count * e.hidden, kMaxExpertsWidth));
   if (e.shared_hidden != 0) {
     ATOLL_RETURN_IF_ERROR(CheckRange("width of the shared expert", e.shared_hidden, kMaxWidth));
   }
@@ -196,12 +200,16 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
   c.layers = spec.layers;
   c.heads = spec.heads;
   c.kv_heads = spec.key_value_heads == 0 ? spec.heads : spec.key_value_heads;
+  // Defaults are made of these numbers: the rest is checked with the defaults.
+  ATOLL_RETURN_IF_ERROR(CheckRange("vocab", c.vocab, kMaxVocab));
+  ATOLL_RETURN_IF_ERROR(CheckRange("d_model", c.d_model, kMaxWidth));
   c.ffn = spec.feed_forward;
   if (c.ffn == 0) {
     const auto wide =
         static_cast<int64_t>(family.default_ffn_ratio * static_cast<double>(spec.hidden));
     c.ffn = (wide + family.ffn_multiple - 1) / family.ffn_multiple * family.ffn_multiple;
   }
+  ATOLL_RETURN_IF_ERROR(CheckRange("ffn", c.ffn, kMaxWidth));
   c.max_positions = sequence_length;
   c.tied_head = spec.tied_head;
   family.set_defaults(&c);

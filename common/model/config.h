@@ -66,6 +66,10 @@ struct Experts {
   bool operator==(const Experts&) const = default;
 };
 inline constexpr int64_t kMaxExperts = 4096;
+// Layers times experts: each has a few names and shapes in memory wherever there is a plan.
+inline constexpr int64_t kMaxExpertsOfModel = int64_t{1} << 17;
+// Experts times the width of one: parameters of all layers, and their bytes, fit an int64.
+inline constexpr int64_t kMaxExpertsWidth = int64_t{1} << 24;
 
 // Ids of config.json, which an export carries on; empty where it has null.
 struct SpecialTokens {

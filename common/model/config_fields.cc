@@ -82,14 +82,14 @@ std::vector<int64_t> ConfigFields::Indices(const std::string& name, int64_t coun
   std::vector<int64_t> indices;
   if (!Has(name)) return indices;
   const auto& array = object_[name];
-  if (!array.is_array() || static_cast<int64_t>(array.size()) > count) {
-    Fail(name, absl::StrCat("is not an array of at most ", count, " numbers"));
+  if (!array.is_array() || static_cast<int64_t>(array.size()) > kMaxLayers) {
+    Fail(name, absl::StrCat("is not an array of at most ", kMaxLayers, " numbers"));
     return indices;
   }
   for (const auto& element : array) {
-    const auto index = JsonInteger(element, 0, count - 1);
+    const auto index = JsonInteger(element, 0, kMaxLayers - 1);
     if (!index.ok()) Fail(name, index.status().message());
-    if (index.ok()) indices.push_back(*index);
+    if (index.ok() && *index < count) indices.push_back(*index);
   }
   return indices;
 }

@@ -36,6 +36,8 @@ TEST_CASE("blocks_have_experts_by_step_and_list") {
   CHECK(dense("").empty());
   CHECK(dense(R"(, "mlp_only_layers": null)").empty());
   CHECK(dense(R"(, "decoder_sparse_step": 2)") == std::vector<int64_t>{0, 2});
+  // A file of which layers were cut off still lists them.
+  CHECK(dense(R"(, "mlp_only_layers": [7, 1, 4, 5, 6])") == std::vector<int64_t>{1});
   const ModelConfig both = Mixture(R"(, "decoder_sparse_step": 2, "mlp_only_layers": [1, 0])");
   CHECK(both.experts.dense_blocks == std::vector<int64_t>{0, 1, 2});
   CHECK_FALSE(both.HasExperts(2));
@@ -67,6 +69,51 @@ TEST_CASE("numbers_of_experts_that_no_mixture_has_are_refused") {
                e.dense_blocks = {0, 1, 2, 3};
              }),
              Contains("blocks without experts is 4"));
+}
+
+TEST_CASE("mixtures_whose_numbers_are_too_large_together_are_refused") {
+  ModelConfig many = Mixture();
+  many.layers = 4096;
+  many.experts.count = 32;
+  CHECK(many.Validate().ok());
+  many.experts.count = 33;
+  CHECK_THAT(RefusalText(many.Validate()), Contains("experts of all layers is 135168"));
+  ModelConfig wide = Mixture();
+  wide.experts.count = 4096;
+  wide.experts.hidden = 4096;
+  CHECK(wide.Validate().ok());
+  wide.experts.hidden = 4097;
+  CHECK_THAT(RefusalText(wide.Validate()), Contains("width of all experts of a block is 16781312"));
+}
+
+TEST_CASE("numbers_of_which_defaults_are_made_are_refused_before_them") {
+  for (const ModelFamily family : {ModelFamily::kQwen2Moe, ModelFamily::kDots1}) {
+    ModelSpec spec;
+    spec.family = family;
+    spec.vocabulary = 64;
+    spec.layers = 1;
+    spec.heads = 4;
+    spec.hidden = int64_t{1} << 62;
+    CHECK_THAT(RefusalText(ModelConfigFromSpec(spec, 8).status()), Contains("d_model is "));
+    spec.hidden = 16;
+    spec.feed_forward = int64_t{1} << 62;
+    CHECK_THAT(RefusalText(ModelConfigFromSpec(spec, 8).status()), Contains("ffn is "));
+  }
+}
+
+TEST_CASE("a_mixture_without_its_number_of_experts_is_refused_by_the_fields_name") {
+  const auto refusal = [](const std::string& more) {
+    return RefusalText(
+        ParseModelConfig(
+            absl::StrCat(R"({"model_type": "dots1", "vocab_size": 64, "hidden_size": 16,
+            "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 4)",
+                         more, "}"),
+            "config.json")
+            .status());
+  };
+  CHECK_THAT(refusal(""), Contains("n_routed_experts"));
+  CHECK_THAT(refusal(R"(, "n_routed_experts": 4)"), Contains("num_experts_per_tok"));
 }
 
 TEST_CASE("experts_lie_side_by_side_each_whole") {

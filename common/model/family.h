@@ -71,8 +71,8 @@ void WriteUpperWindow(const ModelConfig& config, nlohmann::ordered_json* json);
 
 struct ExpertsDefaults {
   const char* count_field = "";
-  int64_t count = 0;
-  int64_t per_token = 0;
+  int64_t count = 0;      // 0: files must say it
+  int64_t per_token = 0;  // likewise
   double auxiliary_loss = 0.001;
 };
 

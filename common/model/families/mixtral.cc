@@ -8,8 +8,12 @@ namespace atl {
 
 void ReadExperts(ConfigFields& fields, const ExpertsDefaults& defaults, ModelConfig* c) {
   Experts& e = c->experts;
-  e.count = fields.Integer(defaults.count_field, kMaxExperts, defaults.count);
-  e.per_token = fields.Integer("num_experts_per_tok", kMaxExperts, defaults.per_token);
+  const auto read = [&](const char* name, int64_t otherwise) {
+    return otherwise > 0 ? fields.Integer(name, kMaxExperts, otherwise)
+                         : fields.Integer(name, kMaxExperts);
+  };
+  e.count = read(defaults.count_field, defaults.count);
+  e.per_token = read("num_experts_per_tok", defaults.per_token);
   e.auxiliary_loss = fields.Number("router_aux_loss_coef", defaults.auxiliary_loss);
   e.adds_auxiliary_loss = fields.Flag("output_router_logits", false);
   e.z_loss = fields.Number("router_z_loss_coef", 0);
