@@ -61,7 +61,7 @@ void CheckAssignments(const Tensor& assignments, const Tensor& weights, int64_t 
 
 void RouteForward::Check() const {
   CheckRoute(logits, experts, weights);
-  if (bias.rows != 0 || bias.present()) ExpectReals(bias, "bias", 1, logits.cols, logits);
+  if (bias.rows != 0 || bias.present()) ExpectSums(bias, "bias", 1, logits.cols);
 }
 
 void CountExperts::Check() const {

@@ -18,7 +18,10 @@ namespace atl {
 enum class Activation : uint8_t;
 
 // ---- Router. scores = softmax of a row's logits, or sigmoid of each. An expert's weight is its
-// score, divided by the sum of the token's k if `normalise`, times `scale`. ----
+// score, divided by the sum of the token's k if `normalise`, times `scale`. All sigmoids may be 0:
+// kRouterEpsilon is added to sums of theirs that divide. ----
+
+inline constexpr float kRouterEpsilon = 1e-20f;
 
 enum class RouterScore : uint8_t { kSoftmax, kSigmoid };
 
@@ -33,7 +36,7 @@ struct RouterRule {
 struct RouteForward {
   RouterRule rule;
   Tensor logits;   // act [N, E]
-  Tensor bias;     // act [1, E]; optional
+  Tensor bias;     // f32 [1, E]; optional. As small as its differences are, they decide
   Tensor experts;  // int32 [N, k]
   Tensor weights;  // f32 [N, k]
   void Check() const;

@@ -34,14 +34,19 @@ class Scores {
 
   double operator[](int64_t e) const { return of_[static_cast<size_t>(e)]; }
   double log_sum() const { return log_sum_; }
-  double sum() const { return std::accumulate(of_.begin(), of_.end(), 0.0); }
+  // Sums to divide by: of all scores, and of those of some experts.
+  double sum() const { return Divisor(std::accumulate(of_.begin(), of_.end(), 0.0)); }
   double AddUp(const int32_t* experts, int64_t k) const {
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += (*this)[experts[j]];
-    return sum;
+    return Divisor(sum);
   }
 
  private:
+  double Divisor(double sum) const {
+    return rule_.score == RouterScore::kSoftmax ? sum : sum + double{kRouterEpsilon};
+  }
+
   const RouterRule rule_;
   std::vector<double> of_;
   double largest_ = 0, log_sum_ = 0;

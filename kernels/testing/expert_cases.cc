@@ -80,7 +80,7 @@ OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule,
             {"dweights", Role::kInput, n, k, kF32},
             {"dlogits", Role::kGradient, n, experts}};
   if (biased) {
-    c.args.push_back({"bias", Role::kInput, 1, experts, kAct,
+    c.args.push_back({"bias", Role::kInput, 1, experts, kF32,
                       [experts](int64_t e) { return 1.5 * static_cast<double>(e * 5 % experts); }});
   }
   if (sequences > 0) {

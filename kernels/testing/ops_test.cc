@@ -226,6 +226,60 @@ TEST_CASE("a_router_chooses_the_lowest_of_equal_experts_and_never_what_is_not_a_
   }
 }
 
+TEST_CASE("a_router_adds_its_bias_unrounded") {
+  const OpCase op_case{
+      .name = "router",
+      .args = {{"logits", Role::kInput, 1, 2},
+               {"bias", Role::kInput, 1, 2, Type::kF32},
+               {"experts", Role::kOutput, 1, 1, Type::kInt32, nullptr, true},
+               {"weights", Role::kOutput, 1, 1, Type::kF32}},
+      .forward = [](Call& a) {
+        a.Run(RouteForward{
+            {.score = RouterScore::kSigmoid}, a["logits"], a["bias"], a["experts"], a["weights"]});
+      }};
+  for (const auto& [entry, backend] : PresentBackends()) {
+    INFO(entry->name);
+    CaseRun run(*backend, op_case, Gaps::kNone, entry->compute);
+    Contents contents = InitialContents(op_case, kSeed);
+    contents["logits"] = {0, 0};
+    contents["bias"] = {10, 10.03};  // alike in half precision
+    run.Fill(contents);
+    run.Forward();
+    CHECK(run.Read("experts") == Numbers{1});
+  }
+}
+
+// A bias makes a token's experts ones whose scores are 0 in float32.
+TEST_CASE("weights_and_gradients_of_scores_of_zero_are_zero") {
+  static constexpr RouterRule kRule{.score = RouterScore::kSigmoid, .normalise = true};
+  const OpCase op_case{
+      .name = "router",
+      .args = {{"logits", Role::kInput, 1, 3},
+               {"bias", Role::kInput, 1, 3, Type::kF32},
+               {"experts", Role::kOutput, 1, 2, Type::kInt32, nullptr, true},
+               {"weights", Role::kOutput, 1, 2, Type::kF32},
+               {"dweights", Role::kInput, 1, 2, Type::kF32},
+               {"dlogits", Role::kOutput, 1, 3}},
+      .forward = [](Call& a) {
+        a.Run(RouteForward{kRule, a["logits"], a["bias"], a["experts"], a["weights"]});
+        a.Run(RouteBackward{kRule, a["logits"], a["experts"], a["dweights"], a["dlogits"], {}});
+      }};
+  for (const auto& [entry, backend] : PresentBackends()) {
+    INFO(entry->name);
+    CaseRun run(*backend, op_case, Gaps::kNone, entry->compute);
+    Contents contents = InitialContents(op_case, kSeed);
+    contents["logits"] = {-120, 1, -120};
+    contents["bias"] = {4, 0, 5};
+    contents["dweights"] = {1, -1};
+    run.Fill(contents);
+    run.Forward();
+    CHECK(run.Read("experts") == Numbers{2, 0});
+    for (const char* result : {"weights", "dlogits"}) {
+      for (const double number : run.Read(result)) CHECK(std::abs(number) < 1e-9);
+    }
+  }
+}
+
 TEST_CASE("the CPU backend's results do not depend on its number of threads") {
   std::vector<Present> backends = PresentBackends();
   std::erase_if(backends, [](const Present& p) { return p.backend->Name() != "cpu"; });

@@ -108,6 +108,10 @@ class LayerBase : public Layer {
   Tensor Weight(const Args& args, Param use, int64_t rows, int64_t cols) const {
     return At(adapts_ ? args.memory.frozen : args.memory.params, compute_, use, rows, cols);
   }
+  // The same before it was rounded. REQUIRES: no adapter, or no half precision.
+  Tensor StateWeight(const Args& args, Param use, int64_t rows, int64_t cols) const {
+    return At(adapts_ ? args.memory.frozen : args.memory.state_params, state_, use, rows, cols);
+  }
   // REQUIRES: no adapter.
   Tensor Grad(const Args& args, Param use, int64_t rows, int64_t cols) const {
     return At(args.memory.grads, state_, use, rows, cols);

@@ -102,6 +102,7 @@ LayerMemory LayerState::memory() const {
   LayerMemory memory;
   const Tensor copy = params_copy();
   memory.params = copy.present() ? copy.data : params_.data();
+  memory.state_params = params_.data();
   memory.grads = grads_.data();
   memory.frozen = frozen_.data();
   return memory;

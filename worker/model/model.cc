@@ -25,6 +25,12 @@ absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute) {
 absl::StatusOr<Model> Model::Create(const ModelConfig& config, DType compute,
                                     const TensorPart& part) {
   ATOLL_RETURN_IF_ERROR(config.Validate());
+  // Frozen weights are of the compute type alone, and a rounded bias chooses other experts.
+  if (config.experts.correction && config.adapter.present() && compute == DType::kBfloat16) {
+    return absl::InvalidArgumentError(
+        "adapters of a model whose experts are chosen with a correcting bias need workers of "
+        "--compute fp32");
+  }
   Model model;
   model.config_ = config;
   model.arch_ = config.architecture();

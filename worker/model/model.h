@@ -45,7 +45,8 @@ namespace atl {
 // pipeline whose ends are on two devices, gives the head buffers of its own and adds its gradient
 // to the embedding's when all micro-batches are done.
 struct LayerMemory {
-  void* params = nullptr;  // compute type
+  void* params = nullptr;        // compute type
+  void* state_params = nullptr;  // f32, or f64: what `params` are rounded from
   void* grads =
       nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
   void* tied_params = nullptr;

@@ -1,6 +1,6 @@
 // Mixtures of experts: a warp for each token of a router; rows sorted by expert; and the experts'
-// products, one launch for all groups, whose sizes are known on the device alone: blocks beyond
-// their group's rows end at once.
+// products, one launch for all groups, whose sizes are known on the device alone: a launch has room
+// for a tile of each group that is filled in part, and blocks without a tile end at once.
 //
 // Bytes per element of s bytes, and FLOP per element:
 //   RouteForward s E a token, about 20 E + 2 k E;  RouteBackward 2 s E, about (30 + k) E
@@ -28,7 +28,7 @@ struct Min {
 template <typename T>
 struct RouterArgs {
   View<T> logits;
-  const T* bias;  // null: none
+  const float* bias;  // null: none
   int rows, experts, k;
   bool softmax, normalise;
   float scale;
@@ -54,6 +54,8 @@ struct TokenScores {
     return softmax ? Softmax(e) : 1.0f / (1.0f + expf(-ToFloat(logits[e])));
   }
   __device__ float LogSum() const { return largest + logf(sum); }
+  // A sum of scores to divide by: see RouterRule.
+  __device__ float Divisor(float sum) const { return softmax ? sum : sum + kRouterEpsilon; }
 };
 
 template <typename T>
@@ -72,9 +74,8 @@ __global__ void __launch_bounds__(kRouterThreads)
     int expert = INT32_MAX;
     for (int e = lane; e < a.experts; e += kWarp) {
       // A logit that is not a number comes last.
-      const float preference =
-          fmaxf(-INFINITY,
-                a.bias == nullptr ? ToFloat(scores.logits[e]) : scores.At(e) + ToFloat(a.bias[e]));
+      const float preference = fmaxf(
+          -INFINITY, a.bias == nullptr ? ToFloat(scores.logits[e]) : scores.At(e) + a.bias[e]);
       const bool left = preference < last || (preference == last && e > last_expert);
       if (left && (preference > best || expert == INT32_MAX)) best = preference, expert = e;
     }
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kRouterThreads)
     if (lane == 0) chosen[j] = expert;
   }
   if (lane != 0) return;
-  const float factor = a.normalise ? a.scale / sum : a.scale;
+  const float factor = a.normalise ? a.scale / scores.Divisor(sum) : a.scale;
   for (int j = 0; j < a.k; ++j) weights.Row(row)[j] = scores.At(chosen[j]) * factor;
 }
 
@@ -114,6 +115,7 @@ __global__ void __launch_bounds__(kRouterThreads)
       sum += scores.At(chosen[j]);
       mean += dweight[j] * scores.At(chosen[j]);
     }
+    sum = scores.Divisor(sum);
     mean /= sum;
   }
   const int32_t* counts = nullptr;
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kRouterThreads)
       total += scores.At(e);
       loss += unit * counts[e] * scores.At(e);
     }
-    all = GroupReduce<kWarp>(total, Sum());
+    all = scores.Divisor(GroupReduce<kWarp>(total, Sum()));
     loss = GroupReduce<kWarp>(loss, Sum()) / all;
   }
   const auto dscore = [&](int e) {
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(kMapThreads)
   if (threadIdx.x == 0) *row_weights.At(dweights, assignment) = dot;
 }
 
-// ---- Products: block (x, y, z) is tile (y, x) of group z ----
+// ---- Products ----
 
 template <typename T>
 __device__ inline Strided<T> Further(Strided<T> x, int64_t elements) {
@@ -310,18 +312,37 @@ __device__ inline Strided<T> Further(Strided<T> x, int64_t elements) {
   return x;
 }
 
+// Groups' tiles of rows in order: finds the group, and the first of its rows, of one. False: there
+// are fewer.
+__device__ inline bool FindTile(const int32_t* group_starts, int groups, int64_t tile, int* group,
+                                int64_t* row) {
+  for (int g = 0; g < groups; ++g) {
+    const int64_t tiles = (group_starts[g + 1] - group_starts[g] + kTile - 1) / kTile;
+    if (tile < tiles) {
+      *group = g;
+      *row = tile * kTile;
+      return true;
+    }
+    tile -= tiles;
+  }
+  return false;
+}
+
+// Block (x, y) is the x-th tile of rows, of all groups in order, and the y-th of columns.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads)
     GroupedRowsKernel(Strided<T> a, Strided<T> b, int64_t stride, const int32_t* group_starts,
-                      View<T> d, int64_t cols, int64_t depth) {
-  const int64_t first = group_starts[blockIdx.z], rows = group_starts[blockIdx.z + 1] - first;
-  const int64_t row = int64_t{blockIdx.y} * kTile;
-  if (row >= rows) return;
-  MultiplyTile(Further(a, first * a.of_row), Further(b, stride * blockIdx.z), View<T>{},
-               View<T>{d.Row(first), d.stride}, row, int64_t{blockIdx.x} * kTile, rows, cols,
+                      int groups, View<T> d, int64_t cols, int64_t depth) {
+  int group = 0;
+  int64_t row = 0;
+  if (!FindTile(group_starts, groups, blockIdx.x, &group, &row)) return;
+  const int64_t first = group_starts[group], rows = group_starts[group + 1] - first;
+  MultiplyTile(Further(a, first * a.of_row), Further(b, stride * group), View<T>{},
+               View<T>{d.Row(first), d.stride}, row, int64_t{blockIdx.y} * kTile, rows, cols,
                depth);
 }
 
+// Block (x, y, z) is tile (y, x) of group z's matrix.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads)
     GroupedWeightKernel(Strided<T> dy, Strided<T> x, const int32_t* group_starts, View<float> dw,
@@ -336,7 +357,7 @@ __global__ void __launch_bounds__(kTileThreads)
 // ---- Launchers ----
 
 template <typename T, typename Op>
-RouterArgs<T> MakeRouterArgs(const Op& op, const T* bias) {
+RouterArgs<T> MakeRouterArgs(const Op& op, const float* bias) {
   ATOLL_CHECK(op.logits.rows < INT32_MAX / kRouterWarps);
   return {MakeView<T>(op.logits),
           bias,
@@ -352,13 +373,12 @@ dim3 RouterGrid(const Tensor& logits) {
   return dim3(static_cast<unsigned>(CeilDiv(logits.rows, kRouterWarps)));
 }
 
-// Tiles of [rows, cols] for each group.
+int CountGroups(const Tensor& group_starts) { return static_cast<int>(group_starts.cols - 1); }
+
+// Tiles of all groups' rows, of which each group may fill one only in part.
 dim3 GroupedGrid(int64_t rows, int64_t cols, const Tensor& group_starts) {
-  const int64_t down = CeilDiv(rows, kTile), groups = group_starts.cols - 1;
-  ATOLL_CHECK(down <= 65535 && groups <= 65535, "products of ", rows, " rows in ", groups,
-              " groups are too many for a kernel");
-  return dim3(static_cast<unsigned>(CeilDiv(cols, kTile)), static_cast<unsigned>(down),
-              static_cast<unsigned>(groups));
+  const int64_t down = CeilDiv(rows, kTile) + CountGroups(group_starts);
+  return dim3(static_cast<unsigned>(down), static_cast<unsigned>(CeilDiv(cols, kTile)));
 }
 
 template <typename Op>
@@ -373,7 +393,7 @@ RowWeights MakeRowWeights(const Op& op) {
 void Enqueue(const Queue& queue, const RouteForward& op) {
   ForType(op.logits.dtype, [&]<typename T>() {
     Launch(queue, RouterGrid(op.logits), dim3(kRouterThreads), 0, "RouteForward",
-           RouteForwardKernel<T>, MakeRouterArgs<T>(op, static_cast<const T*>(op.bias.data)),
+           RouteForwardKernel<T>, MakeRouterArgs<T>(op, static_cast<const float*>(op.bias.data)),
            op.experts.as<int32_t>(), MakeView<float>(op.weights));
   });
 }
@@ -390,8 +410,8 @@ void Enqueue(const Queue& queue, const RouteBackward& op) {
   }
   ForType(op.logits.dtype, [&]<typename T>() {
     Launch(queue, RouterGrid(op.logits), dim3(kRouterThreads), 0, "RouteBackward",
-           RouteBackwardKernel<T>, MakeRouterArgs<T>(op, static_cast<const T*>(nullptr)),
-           op.experts.as<int32_t>(), MakeView<float>(op.dweights), MakeView<T>(op.dlogits), losses);
+           RouteBackwardKernel<T>, MakeRouterArgs<T>(op, nullptr), op.experts.as<int32_t>(),
+           MakeView<float>(op.dweights), MakeView<T>(op.dlogits), losses);
   });
   if (!l.present()) return;
   Launch(queue, dim3(1), dim3(kSortThreads), 0, "RouterTotals", RouterTotalsKernel,
@@ -464,8 +484,8 @@ void Enqueue(const Queue& queue, const GroupedForward& op) {
   ForType(op.y.dtype, [&]<typename T>() {
     Launch(queue, GroupedGrid(op.y.rows, op.y.cols, op.group_starts), dim3(kTileThreads), 0,
            "GroupedForward", GroupedRowsKernel<T>, MakeStrided<T>(op.x, false),
-           MakeStrided<T>(op.w, true), op.stride, op.group_starts.as<int32_t>(), MakeView<T>(op.y),
-           op.y.cols, op.x.cols);
+           MakeStrided<T>(op.w, true), op.stride, op.group_starts.as<int32_t>(),
+           CountGroups(op.group_starts), MakeView<T>(op.y), op.y.cols, op.x.cols);
   });
 }
 
@@ -474,16 +494,18 @@ void Enqueue(const Queue& queue, const GroupedBackwardInput& op) {
     Launch(queue, GroupedGrid(op.dx.rows, op.dx.cols, op.group_starts), dim3(kTileThreads), 0,
            "GroupedBackwardInput", GroupedRowsKernel<T>, MakeStrided<T>(op.dy, false),
            MakeStrided<T>(op.w, false), op.stride, op.group_starts.as<int32_t>(),
-           MakeView<T>(op.dx), op.dx.cols, op.dy.cols);
+           CountGroups(op.group_starts), MakeView<T>(op.dx), op.dx.cols, op.dy.cols);
   });
 }
 
 void Enqueue(const Queue& queue, const GroupedBackwardWeight& op) {
   ForType(op.x.dtype, [&]<typename T>() {
-    Launch(queue, GroupedGrid(op.dw.rows, op.dw.cols, op.group_starts), dim3(kTileThreads), 0,
-           "GroupedBackwardWeight", GroupedWeightKernel<T>, MakeStrided<T>(op.dy, true),
-           MakeStrided<T>(op.x, false), op.group_starts.as<int32_t>(), MakeView<float>(op.dw),
-           op.stride, op.dw.rows, op.dw.cols);
+    const dim3 grid(static_cast<unsigned>(CeilDiv(op.dw.cols, kTile)),
+                    static_cast<unsigned>(CeilDiv(op.dw.rows, kTile)),
+                    static_cast<unsigned>(CountGroups(op.group_starts)));
+    Launch(queue, grid, dim3(kTileThreads), 0, "GroupedBackwardWeight", GroupedWeightKernel<T>,
+           MakeStrided<T>(op.dy, true), MakeStrided<T>(op.x, false), op.group_starts.as<int32_t>(),
+           MakeView<float>(op.dw), op.stride, op.dw.rows, op.dw.cols);
   });
 }
 
