@@ -137,6 +137,27 @@ TEST_CASE("gradients_of_a_mixture_are_the_slopes_of_its_loss_and_its_routers_los
   }
 }
 
+TEST_CASE("a_mixture_needs_no_memory_of_a_feed_forward_that_no_block_has") {
+  const auto backend = NewReferenceBackend();
+  const auto workspace = [&](int64_t ffn, const std::vector<int64_t>& dense_blocks) {
+    ModelConfig config = MakeMixture(kEachKind[0]);
+    config.ffn = ffn;
+    config.experts.dense_blocks = dense_blocks;
+    const Model model = *Model::Create(config, DType::kFloat64);
+    return model.layers()[2]->Bytes(*backend, {1, kMixtureSeqLen}).workspace;
+  };
+  CHECK(workspace(10, {}) == workspace(1000, {}));
+  CHECK(workspace(10, {0}) < workspace(1000, {0}));
+}
+
+TEST_CASE("adapters_of_half_precision_are_refused_where_a_bias_would_be_rounded") {
+  ModelConfig config = MakeMixture(kEachKind[2]);
+  CHECK(Model::Create(config, DType::kBfloat16).ok());
+  config.adapter = {.rank = 2, .alpha = 2, .targets = {"q_proj"}};
+  CHECK(Model::Create(config, DType::kFloat32).ok());
+  CHECK(absl::IsInvalidArgument(Model::Create(config, DType::kBfloat16).status()));
+}
+
 TEST_CASE("balance_is_the_number_of_experts_a_token_where_all_have_the_same_share") {
   const ModelConfig config = MakeMixture({.count = 4, .per_token = 4, .hidden = 4});
   const auto backend = NewReferenceBackend();

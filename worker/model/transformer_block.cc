@@ -114,8 +114,11 @@ class TransformerBlock final : public LayerBase {
         .low = LowAt(s.low, f)};
   }
   ExpertMixture::Params ExpertWeights(const Args& a) const {
-    return experts_.Collect(
-        [&](Param use, int64_t rows, int64_t cols) { return Weight(a, use, rows, cols); });
+    return experts_.Collect([&](Param use, int64_t rows, int64_t cols) {
+      // A bias that is rounded chooses other experts.
+      return use == Param::kCorrection ? StateWeight(a, use, rows, cols)
+                                       : Weight(a, use, rows, cols);
+    });
   }
   // The gradient of gate and up takes their place.
   Backward BackwardStash(const Args& a, const Forward& s) const {
@@ -323,9 +326,11 @@ class TransformerBlock final : public LayerBase {
   void DoBackwardInput(Exec& exec, const Args& a, const Tensor& grad_input) const override {
     const Forward s = ForwardStash(a);
     const Backward g = BackwardStash(a, s);
-    // Two temporaries that live one after the other share their memory.
+    // Two temporaries that live one after the other share their memory. Mixtures beside dense
+    // blocks take as much as these, since their workspace is measured for all.
     const int64_t n = a.shape.tokens();
-    const Tensor temporary = exec.Temporary(compute_, n, std::max(arch_.gated() ? f_ : 0, q_));
+    const bool dense = arch_.gated() && config_.has_dense_blocks();
+    const Tensor temporary = exec.Temporary(compute_, n, std::max(dense ? f_ : 0, q_));
     const Tensor dhidden(temporary.data, compute_, n, f_), dout(temporary.data, compute_, n, q_);
 
     const Tensor dy = a.output;
