@@ -309,6 +309,11 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
   const bool reduces = call.communicator != nullptr && what != Work::kBackwardWeight;
   if (reduces || call.before_layer != nullptr) return work();
   const ForwardSlot& slot = forward_[s];
+  // A step of another size has another share, which only B reads, and only where routers run. The
+  // row of totals is not in the key: a replay adds to the one that it was recorded with, so that
+  // only sums over all rows say something.
+  const bool routes = what == Work::kBackwardInput || what == Work::kBackward;
+  const float share = routes && model_.config().experts.count > 0 ? call.router_share : 0.0f;
   const auto address = [](const void* x) { return reinterpret_cast<int64_t>(x); };
   const WorkKey key = {address(this),
                        static_cast<int64_t>(what),
@@ -320,7 +325,8 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.seq_len,
                        address(at_link.data),
                        address(call.workspace.data),
-                       (call.evaluates ? 1 : 0) + (call.without_adapter ? 2 : 0),
+                       int64_t{std::bit_cast<uint32_t>(share)} << 2 | (call.evaluates ? 1 : 0) |
+                           (call.without_adapter ? 2 : 0),
                        address(call.borders.at.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
