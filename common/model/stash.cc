@@ -37,6 +37,16 @@ ExpertSlots MakeExpertSlots(SlotCarver& c, const Experts& experts, const TensorP
 
 }  // namespace
 
+absl::Status CheckChoices(const ModelConfig& config, const BatchShape& shape) {
+  constexpr int64_t kChoicesMax = int64_t{1} << 28;
+  const int64_t choices = shape.tokens() * config.experts.per_token;
+  if (choices <= kChoicesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a micro-batch of ", shape.rows, " sequences of ", shape.seq_len, " tokens that go through ",
+      config.experts.per_token, " experts each has ", choices, " choices, and at most ",
+      kChoicesMax, " are possible; lower inner.micro_batch_sequences or data.sequence_length"));
+}
+
 int64_t ExpertRows(const ModelConfig& config, const TensorPart& part, int64_t tokens) {
   return tokens * std::min(config.experts.per_token, part.experts.size());
 }

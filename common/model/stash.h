@@ -70,6 +70,8 @@ struct ExpertSlots {
 
 // Returns the most choices of so many tokens that are of experts of the part.
 int64_t ExpertRows(const ModelConfig& config, const TensorPart& part, int64_t tokens);
+// INVALID_ARGUMENT: a micro-batch of this shape has more choices of experts than kernels count.
+absl::Status CheckChoices(const ModelConfig& config, const BatchShape& shape);
 
 struct BlockForwardStash {
   NormSlots norm, after_norm, feed_forward_norm, after_feed_forward_norm;

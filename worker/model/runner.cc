@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                                                    " tokens; the model has positions for 1 to ",
                                                    model.config().LongestSequence()));
   }
+  ATOLL_RETURN_IF_ERROR(CheckChoices(model.config(), {options.micro_batch_rows, options.seq_len}));
   std::unique_ptr<ModelRunner> runner(new ModelRunner(backend, model, options));
   ATOLL_RETURN_IF_ERROR(runner->Allocate());
   return runner;

@@ -260,6 +260,8 @@ absl::Status Device::Configure(const EngineJob& job, const DeviceRole& role, con
     limit_bytes_ = std::max<int64_t>(1, limit_bytes_ - job.memory_reserve_bytes);
   }
   ATOLL_ASSIGN_OR_RETURN(model_, Model::Create(job.model, job.compute, part));
+  ATOLL_RETURN_IF_ERROR(
+      CheckChoices(job.model, {role_->micro_batch_sequences, job.sequence_length}));
   ATOLL_RETURN_IF_ERROR(TakeLayers(job, tensor_split_ratios));
   MakeStages(job);
   const int64_t run_bytes = CarveRun(job, nullptr);

@@ -123,6 +123,7 @@ class Profiling {
         return absl::AbortedError("measuring layers is interrupted");
       }
       if (i > 0 && Late()) break;
+      ATOLL_RETURN_IF_ERROR(CheckChoices(config_, {rows[i], options_.sequence_length}));
       layers_before_ = static_cast<int64_t>(sizes_before * rows.size() + i) * kKinds;
       layers_most_ = static_cast<int64_t>(sizes * rows.size()) * kKinds;
       std::vector<std::thread> threads;
