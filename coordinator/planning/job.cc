@@ -16,12 +16,21 @@
 namespace atl {
 namespace {
 
-// Returns the part of a block's operations that is attention.
-double AttentionShare(const ModelConfig& config, const plan::Layer& block, int64_t tokens) {
-  const auto matrices =
-      static_cast<double>((config.architecture().gated() ? 3 : 2) * config.d_model * config.ffn);
-  if (block.forward_flops <= 0) return 0;
-  return std::clamp(1 - 2 * matrices * static_cast<double>(tokens) / block.forward_flops, 0.0, 1.0);
+// Sets the parts of a block's operations that are attention and experts.
+void SetShares(const ModelConfig& config, int64_t block, int64_t tokens,
+               const ElementBytes& element, plan::Layer* layer) {
+  if (layer->forward_flops <= 0) return;
+  const auto share = [&](int64_t weights) {
+    return std::clamp(
+        2 * static_cast<double>(weights) * static_cast<double>(tokens) / layer->forward_flops, 0.0,
+        1.0);
+  };
+  layer->head_share = 1 - share(FeedForwardWeights(config, block));
+  if (!config.HasExperts(block)) return;
+  layer->expert_share =
+      share(config.experts.per_token * 3 * config.d_model * config.experts.hidden);
+  layer->expert_stash_bytes = tokens * config.experts.per_token *
+                              (3 * config.experts.hidden * element.compute + element.state);
 }
 
 }  // namespace
@@ -35,6 +44,8 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
   model.name = name;
   model.tied_head = config.tied_head;
   model.head_groups = config.is_images() ? 0 : config.kv_heads;
+  model.experts = config.experts.count;
+  model.experts_per_token = config.experts.per_token;
   for (size_t l = 0; l < costs.size(); ++l) {
     const LayerFootprint& takes = footprints[l];
     const bool head = l + 1 == costs.size();
@@ -53,7 +64,7 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
         takes.input_bytes + takes.forward_stash_bytes + takes.slice_bytes + layer.backward_bytes;
     if (l > 0 && !head) layer.again_bytes = takes.forward_stash_bytes;
     if (l > 0 && !head && !config.is_images()) {
-      layer.head_share = AttentionShare(config, layer, sequence_length);
+      SetShares(config, static_cast<int64_t>(l) - 1, sequence_length, element, &layer);
     }
     model.layers.push_back(std::move(layer));
   }
@@ -166,6 +177,13 @@ absl::StatusOr<plan::Job> ToPlanJob(const JobSpec& spec, const ModelSpec& shape,
   plan::Job job;
   job.global_batch = static_cast<int>(spec.inner.batch_sequences);
   ATOLL_ASSIGN_OR_RETURN(job.micro_batches, MicroBatches(spec));
+  if (const auto config = ModelConfigFromFacts(shape, spec); config.ok()) {
+    const auto check = [&](int size) {
+      return CheckChoices(*config, {size, spec.data.sequence_length});
+    };
+    ATOLL_RETURN_IF_ERROR(check(job.micro_batches.front()));
+    std::erase_if(job.micro_batches, [&](int size) { return !check(size).ok(); });
+  }
   ATOLL_ASSIGN_OR_RETURN(job.tensor_parallel, TensorSizes(spec, shape));
   job.search = layout.search;
   job.fixed = {.stages = static_cast<int>(layout.stages),

@@ -68,6 +68,9 @@ struct Layer {
   double head_share = 0;
   // The same by experts, where each goes as one to a device.
   double expert_share = 0;
+  // The part of the stash, per sample, that has a row for each choice of an expert: a device has as
+  // many rows as choices may be of its experts.
+  int64_t expert_stash_bytes = 0;
   // Weights that are not trained: their bytes, and the part of forward_flops that is theirs.
   int64_t frozen_bytes = 0;
   double frozen_flops = 0;
@@ -81,6 +84,7 @@ struct Model {
   int64_t head_groups =
       0;  // heads that go as one to a device; 0: any number of devices share evenly
   int64_t experts = 0;
+  int64_t experts_per_token = 0;
 
   int64_t parameters() const;
 };

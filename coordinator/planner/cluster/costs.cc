@@ -168,6 +168,17 @@ double Costs::LargestPart(const Layer& layer, int tensor_parallel) const {
          (1 - layer.head_share - layer.expert_share) * even;
 }
 
+double Costs::LargestStashPart(const Layer& layer, int tensor_parallel) const {
+  const double part = LargestPart(layer, tensor_parallel);
+  if (layer.expert_stash_bytes == 0) return part;
+  const int64_t here = (model_.experts + tensor_parallel - 1) / tensor_parallel;
+  const double rows = static_cast<double>(std::min(here, model_.experts_per_token)) /
+                      static_cast<double>(model_.experts_per_token);
+  const double share =
+      static_cast<double>(layer.expert_stash_bytes) / static_cast<double>(layer.stash_bytes);
+  return share * rows + (1 - share) * part;
+}
+
 DegreeMemory Costs::EstimateDegreeMemory(int tensor_parallel) const {
   DegreeMemory memory;
   const auto above = memory_.upper_bound(tensor_parallel);
@@ -175,10 +186,10 @@ DegreeMemory Costs::EstimateDegreeMemory(int tensor_parallel) const {
   if (above != memory_.begin()) memory = std::prev(above)->second;
   memory.layers.resize(model_.layers.size());
   for (size_t l = 0; l < memory.layers.size(); ++l) {
-    const double part =
-        LargestPart(model_.layers[l], tensor_parallel) / LargestPart(model_.layers[l], measured);
-    memory.layers[l].state *= part;
-    memory.layers[l].stash *= part;
+    const Layer& layer = model_.layers[l];
+    memory.layers[l].state *= LargestPart(layer, tensor_parallel) / LargestPart(layer, measured);
+    memory.layers[l].stash *=
+        LargestStashPart(layer, tensor_parallel) / LargestStashPart(layer, measured);
   }
   return memory;
 }
