@@ -73,6 +73,40 @@ TEST_CASE("experts_that_do_not_divide_by_a_degree_count_as_they_are_cut") {
   CHECK(seconds(8) > 1.05 * seconds(9));  // three of eight on one of the devices
 }
 
+TEST_CASE("what_a_device_keeps_of_experts_is_as_much_as_choices_may_be_of_its_own") {
+  const plan::DeviceType type = *plan::FindDeviceType("a100-80");
+  const ModelConfig config = Published("mixtral-8x7b");
+  const plan::Model model = ModelToPlan(config);
+  const auto kept = [&](int devices) {
+    return plan::Costs(model, {}, {}).For(type, devices, 1).StashBytes(1, 2);
+  };
+  const int64_t experts = model.layers[1].expert_stash_bytes;
+  CHECK(experts > model.layers[1].stash_bytes / 2);
+  for (const int devices : {2, 4}) CHECK(kept(devices) > experts);  // both may be here
+  CHECK(kept(8) > experts / 2);
+  CHECK(kept(8) < experts);
+  const TensorPart part = CutModel(config, 4, {})->front();
+  const BlockForwardStash of_part = MakeBlockForwardStash(config, 0, part, {1, 4096}, kHalves);
+  CHECK(kept(4) > (of_part.up.rows * of_part.up.cols + of_part.hidden.rows * of_part.hidden.cols) *
+                      kHalves.compute);
+}
+
+TEST_CASE("micro_batches_with_more_choices_of_experts_than_kernels_count_are_refused") {
+  JobSpec spec = NamedModelJob("mixtral-8x7b", 0).value();
+  spec.data.sequence_length = 1 << 24;
+  spec.inner.batch_sequences = 64;
+  const auto sizes = [&](int64_t fixed) {
+    spec.inner.micro_batch_sequences = fixed;
+    ModelConfig config = Published("mixtral-8x7b");
+    config.max_positions = 1 << 24;
+    return ToPlanJob(spec, ToSpec(config));
+  };
+  CHECK(sizes(0)->micro_batches == std::vector<int>{1, 2, 4, 8});
+  const absl::Status refused = sizes(16).status();
+  CHECK(absl::IsInvalidArgument(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("536870912 choices"));
+}
+
 TEST_CASE("a_mixture_of_gpt_scale_is_planned_over_devices_that_hold_it") {
   const plan::Costs costs(ModelToPlan(Published("mixtral-8x22b")), {}, {});
   const plan::Job job{.global_batch = 64, .micro_batches = {1, 2}, .tensor_parallel = {1, 2, 4, 8}};
