@@ -8,7 +8,7 @@
 namespace atl {
 namespace {
 
-using parity::Difference;
+using parity::Compared;
 using parity::Fixture;
 using parity::kRows;
 using parity::kSeqLen;
@@ -30,21 +30,11 @@ Tolerance GetTolerance(const BackendUnderTest& under_test, const Fixture& fixtur
 void CheckModel(const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
                 const std::string& name) {
   CAPTURE(under_test.name, name);
-  Fixture fixture(name, std::move(backend), 2, under_test.compute);
-  const Tolerance tolerance = GetTolerance(under_test, fixture);
-  ModelRunner& runner = fixture.runner();
-  const std::vector<float> expected = fixture.Expected("logits");
-  std::vector<float> logits(expected.size() / kRows);
-  Must(runner.Logits(fixture.Sequence(0), logits));
-  REQUIRE(Difference(logits, std::span(expected).first(logits.size())) < tolerance.numbers);
-
-  Must(runner.Train(fixture.Batch(0)));
-  for (size_t i = 0; i < runner.model().layers().size(); ++i) {
-    for (const ParamSpec& param : runner.model().layers()[i]->layout().params) {
-      CAPTURE(param.name);
-      REQUIRE(fixture.GradDifference(static_cast<int>(i), param) < tolerance.numbers);
-    }
-  }
+  Compared compared(name, std::move(backend), under_test.compute,
+                    Must(ReadModelConfig(Fixture::Folder(name))));
+  const double tolerance = GetTolerance(under_test, compared.fixture()).numbers;
+  compared.CheckLogits(tolerance);
+  compared.CheckGradients(tolerance);
 }
 
 void CheckSteps(const BackendUnderTest& under_test, std::unique_ptr<Backend> backend,
@@ -126,12 +116,8 @@ TEST_CASE("on_devices_frozen_weights_make_pytorchs_logits") {
     CAPTURE(under_test.name, name);
     config.adapter = {.rank = 8, .alpha = 8, .targets = {kAllLinear}};
     if (config.experts.count > 0) config.adapter.targets = {"q_proj", "v_proj", "o_proj"};
-    Fixture fixture(name, std::move(backend), 2, under_test.compute, config);
-    const std::vector<float> expected = fixture.Expected("logits");
-    std::vector<float> logits(expected.size() / kRows);
-    Must(fixture.runner().Logits(fixture.Sequence(0), logits));
-    CHECK(Difference(logits, std::span(expected).first(logits.size())) <
-          GetTolerance(under_test, fixture).numbers);
+    Compared compared(name, std::move(backend), under_test.compute, config);
+    compared.CheckLogits(GetTolerance(under_test, compared.fixture()).numbers);
   });
 }
 

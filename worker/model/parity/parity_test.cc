@@ -221,21 +221,10 @@ TEST_CASE("twenty_steps_of_every_other_optimizer_have_pytorchs_losses") {
 TEST_CASE("in bf16, logits, gradients and losses are PyTorch's but for rounding") {
   const std::string name = GENERATE(from_range(parity::kModels));
   CAPTURE(name);
-  Fixture fixture(name, NewReferenceBackend(), 2, DType::kBfloat16);
-  ModelRunner& runner = fixture.runner();
-  const std::vector<float> expected = fixture.Expected("logits");
-  std::vector<float> logits(expected.size() / kRows);
-  Must(runner.Logits(fixture.Sequence(0), logits));
-  REQUIRE(Difference(logits, std::span(expected).first(logits.size())) < 0.03);
-
-  Must(runner.Train(fixture.Batch(0)));
-  for (size_t i = 0; i < runner.model().layers().size(); ++i) {
-    for (const ParamSpec& param : runner.model().layers()[i]->layout().params) {
-      CAPTURE(param.name);
-      REQUIRE(fixture.GradDifference(static_cast<int>(i), param) <
-              parity::Bfloat16Tolerance(runner.model().config()));
-    }
-  }
+  parity::Compared compared(name, NewReferenceBackend(), DType::kBfloat16,
+                            Must(ReadModelConfig(Fixture::Folder(name))));
+  compared.CheckLogits(0.03);
+  compared.CheckGradients(parity::Bfloat16Tolerance(compared.fixture().config()));
 }
 
 TEST_CASE("in bf16, training follows PyTorch's losses, and small steps are not lost to rounding") {
