@@ -45,14 +45,14 @@ namespace atl {
 // pipeline whose ends are on two devices, gives the head buffers of its own and adds its gradient
 // to the embedding's when all micro-batches are done.
 struct LayerMemory {
-  void* params = nullptr;        // compute type
-  void* state_params = nullptr;  // f32, or f64: what `params` are rounded from
+  void* params = nullptr;  // compute type
   void* grads =
       nullptr;  // f32 (f64 in a model of f64); null where only Forward and BackwardInput are called
   void* tied_params = nullptr;
   void* tied_grads = nullptr;
   void* frozen = nullptr;        // compute type, as LayerLayout::frozen; of a model with an adapter
   bool without_adapter = false;  // Forward computes what the frozen base does
+  void* state_params = nullptr;  // f32 (f64 in a model of f64): what `params` are rounded from
 };
 
 struct Stash {
