@@ -10,7 +10,7 @@
 
 namespace atl {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr int64_t kElementsMax = int64_t{1} << 40;  // of one tensor; more is a lie
 inline constexpr size_t kReasonBytesMax = 512;
 inline constexpr int kPeerLanesMax = 5;  // that a worker has to another one

@@ -43,7 +43,7 @@ bool AcceptsFrame(std::string_view bytes) {
 
 std::vector<std::string> FrameSeeds() {
   const auto frame = [](const std::string& body) {
-    return Wire<v1::Frame>("protocol_version: 1 transfer: 7 " + body);
+    return Wire<v1::Frame>("protocol_version: 2 transfer: 7 " + body);
   };
   const std::string key(kLinkKeyBytes, 'k');
   return {
