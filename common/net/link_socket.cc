@@ -410,6 +410,10 @@ SendOutcome LinkServer::Send(const std::string& to, v1::Frame frame, Message* pa
   if (!keyed()) return SendPlain(to, frame, payload);
   const auto it = peers_.find(to);
   if (it == peers_.end()) return SendOutcome::kUnreachable;
+  if (it->second->out.size() >= kQueuedMax) {  // it reads nothing
+    Forget(to);
+    return SendOutcome::kUnreachable;
+  }
   Queue(std::move(frame), payload, it->second->session, it->second->out, wake_);
   return Flush(to, *it->second);
 }

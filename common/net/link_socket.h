@@ -90,6 +90,8 @@ class LinkClient {
 class LinkServer {
  public:
   static constexpr size_t kSessionsMax = 8192;  // with more, those in which nothing came go first
+  static constexpr size_t kQueuedMax =
+      8192;  // frames for one connection; with more its session ends
 
   static absl::StatusOr<std::unique_ptr<LinkServer>> Create(ZmqContext& context, const KeyPair& own,
                                                             std::function<void()> wake);

@@ -46,6 +46,7 @@ class SealQueue {
   void PushToOpen(LinkFrame frame, const SealKey& key, const std::function<void()>& wake);
 
   bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
   size_t working() const;  // payloads that are not done
   // The first frame, if it is done; else null.
   LinkFrame* Front();
