@@ -105,10 +105,10 @@ absl::Status Engine::Check(const EngineJob& job, const IslandPlan& plan) const {
 
 void Engine::Stop() {
   ready_ = false;
-  (void)FinishSpread();  // the layers say what came
-  interrupt_.Clear();
+  (void)FinishSpread();                                 // the layers say what came
+  for (const auto& run : runs_) run->executor.reset();  // none of them raises any more
+  interrupt_.Clear();                                   // whose stops name communicators
   for (const auto& run : runs_) {
-    run->executor.reset();
     run->communicators.clear();
     run->device.Drain();
   }

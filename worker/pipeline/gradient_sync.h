@@ -32,6 +32,7 @@ class GradientSync {
   using Communicators = std::map<std::string, std::unique_ptr<Communicator>>;
 
   GradientSync(Device& device, const Communicators& communicators, Interrupt& interrupt);
+  ~GradientSync() { Stop(); }  // afterwards nothing is raised
 
   // Begins a step: nothing is complete.
   void Start();
