@@ -251,7 +251,8 @@ class Engine {
   // The loss alone, over up to batch_sequences sequences; `learning_rate` is not looked at.
   absl::StatusOr<LossSum> Evaluate(const StepRequest& request, const SequenceReader& read);
   // How much the log-probability of each pair's chosen answer is above that of the rejected one,
-  // in nats, by the model without its adapter. The same on all workers. REQUIRES: a job of pairs.
+  // in nats, by the model without its adapter. The same on all workers; none where the plan has no
+  // device of this one. REQUIRES: a job of pairs.
   absl::StatusOr<std::vector<double>> FindReferences(const StepRequest& request,
                                                      const SequenceReader& read);
 

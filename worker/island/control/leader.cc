@@ -244,12 +244,12 @@ void IslandLeader::Release() {
 // -------------------------------------------------------------------------------------- steps ----
 
 absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
-  const auto count = [](const auto& hook) { return hook ? hook() : int64_t{0}; };
-  const Instant begun = port_->Now();
-  const int64_t started_before = count(hooks_.transfers_started);
-  const bool running_before = capture_.going || stage_.going || count(hooks_.transfers_running) > 0;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<double> references,
                          FindReferences({.ranges = command.ranges}));
+  const auto count = [](const auto& hook) { return hook ? hook() : int64_t{0}; };
+  const Instant begun = port_->Now();  // only the first epoch has references to find
+  const int64_t started_before = count(hooks_.transfers_started);
+  const bool running_before = capture_.going || stage_.going || count(hooks_.transfers_running) > 0;
   const bool trace = tracer_.wanted();
   stepped_ = true;
   known_.known_steps = steps_;

@@ -394,7 +394,8 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const ReferenceCall& call) {
     return engine.FindReferences({.number = call.number, .sequences = Sequences(call.ranges)},
                                  read);
   }));
-  job->SetReferences(call, found);
+  // A worker whose devices have no part in the plan finds none.
+  if (!found.empty()) job->SetReferences(call, found);
   return GroupReply();
 }
 
