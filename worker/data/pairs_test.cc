@@ -117,13 +117,22 @@ TEST_CASE("pairs_that_cannot_be_compared_are_refused_with_their_line_or_left_out
              Contains("\"assistant\""));
   CHECK_THAT(Refusal(R"({"prompt": "ab", "chosen": "cd", "rejected": "e", "images": ["x"]})"),
              Contains("\"images\""));
+  const std::string equal = R"({"prompt": "ab", "chosen": "cd", "rejected": "cd"})"
+                            "\n";
+  CHECK_THAT(Refusal(equal), Contains("p.jsonl:1: has one answer as"));
+  const std::string list = R"([{"role": "user", "content": "a"}, )"
+                           R"({"role": "assistant", "content": "b"}])";
+  CHECK_THAT(Refusal(absl::StrCat(R"({"chosen": )", list, R"(, "rejected": )", list, "}")),
+             Contains("has one answer as"));
   const std::string longer = R"({"prompt": "ab", "chosen": "cd", "rejected": "efghij"})"
                              "\n";
   CHECK_THAT(Refusal(longer, 12),
              Contains("p.jsonl:1: the pair has 14 tokens") && Contains("data.on_bad_document"));
   testing::DataFolder folder;
-  DataSpec spec = Pairs(
-      folder.Write("p.jsonl", longer + R"({"prompt": "x", "chosen": "y", "rejected": "z"})"), 12);
+  DataSpec spec =
+      Pairs(folder.Write("p.jsonl",
+                         longer + equal + R"({"prompt": "x", "chosen": "y", "rejected": "z"})"),
+            12);
   spec.on_bad_document = OnBadDocument::kSkip;
   const auto data = Dataset::Open(spec, 256);
   REQUIRE(data.ok());

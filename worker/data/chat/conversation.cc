@@ -296,12 +296,14 @@ absl::StatusOr<Conversation> ParseSide(const Json& object, const Json& prompt, c
 absl::StatusOr<ChatPair> ParseSides(const Json& object) {
   constexpr char kPairForms[] =
       "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}, all three texts, or lists "
-      "of messages, of which \"prompt\" may be left out";
+      "of messages, of which \"prompt\" may be left out (and must be where the others repeat it)";
   const auto get = [&](const char* name) {
     const auto found = object.find(name);
     return found == object.end() ? Json() : *found;
   };
   Json prompt = get("prompt"), chosen = get("chosen"), rejected = get("rejected");
+  if (!chosen.is_null() && chosen == rejected)
+    return Bad("has one answer as \"chosen\" and as \"rejected\": none is to be preferred");
   const bool texts = prompt.is_string() && chosen.is_string() && rejected.is_string();
   if (texts) {
     const auto make = [](const char* role, const Json& text) {
