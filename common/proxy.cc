@@ -59,22 +59,32 @@ void PrepareProxyVariables() {
     const std::string value = Variable(large);
     if (!value.empty()) setenv(small, value.c_str(), /*overwrite=*/0);
   }
-  const std::string exempt = Variable("no_proxy");
-  setenv("no_proxy", absl::StrCat(exempt, exempt.empty() ? "" : ",", kThisMachine).c_str(), 1);
+  std::string proxy = Variable("https_proxy"), exempt = Variable("no_proxy");
+  if (proxy.empty()) proxy = Variable("http_proxy");
+  if (!proxy.empty() && !absl::StrContains(proxy, "://")) proxy = absl::StrCat("http://", proxy);
+  if (!proxy.empty()) setenv("https_proxy", proxy.c_str(), 1);
+  if (!absl::EndsWith(exempt,
+                      kThisMachine))  // as it does in a program that one of ours has started
+    absl::StrAppend(&exempt, exempt.empty() ? "" : ",", kThisMachine);
+  setenv("no_proxy", exempt.c_str(), 1);
+  // gRPC compares ends of addresses, too: its channels go by FindProxy alone.
+  setenv("no_grpc_proxy", "-", 1);
 }
 
 std::string FindProxy(absl::string_view host) {
-  std::string proxy = Variable("https_proxy");
-  if (proxy.empty()) proxy = Variable("http_proxy");
-  if (proxy.empty()) return "";
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   const std::string exempt = Variable("no_proxy"), address = ParseAddress(std::string(host));
-  for (absl::string_view end : absl::StrSplit(exempt, ',')) {
-    end = absl::StripAsciiWhitespace(end);
-    if (!end.empty() && absl::EndsWithIgnoreCase(host, end)) return "";
-    if (IsInNetwork(address, end)) return "";
+  for (absl::string_view entry : absl::StrSplit(exempt, ',')) {
+    entry = absl::StripAsciiWhitespace(entry);
+    if (entry == "*" || IsInNetwork(address, entry)) return "";
+    if (absl::ConsumePrefix(&entry, "[")) absl::ConsumeSuffix(&entry, "]");
+    if (!address.empty() && ParseAddress(std::string(entry)) == address) return "";
+    absl::ConsumePrefix(&entry, ".");
+    if (address.empty() && !entry.empty() &&
+        absl::EndsWithIgnoreCase(absl::StrCat(".", host), absl::StrCat(".", entry)))
+      return "";
   }
-  return absl::StrContains(proxy, "://") ? proxy : absl::StrCat("http://", proxy);
+  return Variable("https_proxy");
 }
 
 std::string WithoutPassword(absl::string_view url) {

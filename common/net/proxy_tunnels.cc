@@ -2,37 +2,41 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
+#include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <list>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/event_loop.h"
+#include "common/http/proxy.h"
 #include "common/logging.h"
 #include "common/proxy.h"
 
 namespace atl {
 namespace {
 
-constexpr int kConnectionsMax = 256;  // of one tunnel
-constexpr int kTunnelsMax = 1024;
-constexpr int kConnectSeconds = 5;  // as long as a handshake may take
-constexpr auto kWarningPause = std::chrono::seconds(10);
-constexpr size_t kBufferBytes = size_t{256} << 10;  // of each direction
+constexpr size_t kConnectionsMax = 512;
+constexpr size_t kTunnelsMax = 1024;
+constexpr long kConnectSeconds = 5;  // as long as a handshake may take
+constexpr int kTurnMs = 1000, kPauseMs = 100;
+constexpr Duration kWarningPause = std::chrono::seconds(10);
+constexpr Duration kEndPause = std::chrono::seconds(10);  // from one end's close to the other's
+constexpr size_t kBufferBytes = size_t{64} << 10;         // of each direction
 
 class Descriptor {
  public:
@@ -75,183 +79,286 @@ class Flow {
 
   bool WantsToRead() const { return !ended_ && end_ < buffer_.size(); }
   bool WantsToWrite() const { return begin_ < end_; }
+  bool ended() const { return ended_; }
   bool done() const { return ended_ && !WantsToWrite(); }
+  int64_t moves() const { return moves_; }  // so often something has passed
 
   // False: the connection has failed.
-  bool Read() {
-    const ssize_t got = recv(from_, buffer_.data() + end_, buffer_.size() - end_, 0);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
-    if (got == 0) ended_ = true;
-    end_ += static_cast<size_t>(got);
-    return true;
-  }
-
-  bool Write() {
-    const ssize_t sent = send(to_, buffer_.data() + begin_, end_ - begin_, MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
-    begin_ += static_cast<size_t>(sent);
-    if (begin_ == end_) begin_ = end_ = 0;
-    return true;
-  }
-
-  // Passes the end of the stream on, once.
-  void PassEnd() {
+  bool Turn(bool readable) {
+    if (readable && WantsToRead()) {
+      const ssize_t got = recv(from_, buffer_.data() + end_, buffer_.size() - end_, 0);
+      if (got < 0 && errno != EAGAIN && errno != EINTR) return false;
+      if (got >= 0) ++moves_;
+      if (got == 0) ended_ = true;
+      if (got > 0) end_ += static_cast<size_t>(got);
+    }
+    if (WantsToWrite()) {
+      const ssize_t sent = send(to_, buffer_.data() + begin_, end_ - begin_, MSG_NOSIGNAL);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+      if (sent > 0) ++moves_;
+      if (sent > 0) begin_ += static_cast<size_t>(sent);
+      if (begin_ == end_) begin_ = end_ = 0;
+    }
+    // The end of the stream passes on, once.
     if (done() && !std::exchange(passed_, true)) shutdown(to_, SHUT_WR);
+    return true;
   }
 
  private:
   const int from_, to_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
+  int64_t moves_ = 0;
   bool ended_ = false, passed_ = false;
 };
 
-// Until both ends have closed, one has failed, or `stop` is readable.
-void Pump(int a, int b, int stop) {
-  Flow forth(a, b), back(b, a);
-  while (!forth.done() || !back.done()) {
-    const auto events = [](const Flow& in, const Flow& out) {
-      return static_cast<short>((in.WantsToRead() ? POLLIN : 0) |
-                                (out.WantsToWrite() ? POLLOUT : 0));
+// Both directions of an open connection.
+class Pump {
+ public:
+  Pump(int near, int far, Instant now)
+      : near_(near), far_(far), forth_(near, far), back_(far, near), moved_at_(now) {}
+
+  // Adds two entries. A side that nothing is wanted of would report its hang-up again and again.
+  void AddTo(std::vector<curl_waitfd>* waiting) const {
+    const auto add = [&](int descriptor, const Flow& in, const Flow& out) {
+      const int events =
+          (in.WantsToRead() ? CURL_WAIT_POLLIN : 0) | (out.WantsToWrite() ? CURL_WAIT_POLLOUT : 0);
+      waiting->push_back({events == 0 ? -1 : descriptor, static_cast<short>(events), 0});
     };
-    std::array<pollfd, 3> waiting{
-        {{stop, POLLIN, 0}, {a, events(forth, back), 0}, {b, events(back, forth), 0}}};
-    // A side that nothing is wanted of would report its hang-up again and again.
-    for (pollfd& one : waiting) {
-      if (one.events == 0) one.fd = -1;
-    }
-    if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
-    if (waiting[0].revents != 0) return;
-    const auto ready = [](const pollfd& at, int what) {
-      return (at.revents & (what | POLLERR | POLLHUP)) != 0;
-    };
-    if (ready(waiting[1], POLLIN) && forth.WantsToRead() && !forth.Read()) return;
-    if (ready(waiting[2], POLLIN) && back.WantsToRead() && !back.Read()) return;
-    if (forth.WantsToWrite() && !forth.Write()) return;
-    if (back.WantsToWrite() && !back.Write()) return;
-    forth.PassEnd();
-    back.PassEnd();
+    add(near_, forth_, back_);
+    add(far_, back_, forth_);
   }
-}
 
-// Ends a call within a second once `stop`, a descriptor, is readable.
-int EndIfStopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  pollfd waiting{*static_cast<const int*>(stop), POLLIN, 0};
-  return poll(&waiting, 1, 0) == 1 ? 1 : 0;
-}
+  // False: both ends have closed, one has failed, or one has closed and nothing has passed for
+  // kEndPause.
+  bool Turn(bool near_readable, bool far_readable, Instant now) {
+    const int64_t moves = forth_.moves() + back_.moves();
+    if (!forth_.Turn(near_readable) || !back_.Turn(far_readable)) return false;
+    if (forth_.done() && back_.done()) return false;
+    if (forth_.moves() + back_.moves() > moves) moved_at_ = now;
+    return !(forth_.ended() || back_.ended()) || now < moved_at_ + kEndPause;
+  }
 
-// The descriptor of its connection is open as long as the handle.
+ private:
+  const int near_, far_;
+  Flow forth_, back_;
+  Instant moved_at_;
+};
+
 using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 
-absl::StatusOr<int> ConnectThrough(CURL* curl, const std::string& proxy, const std::string& target,
-                                   int stop) {
-  std::array<char, CURL_ERROR_SIZE> why{};
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, why.data());
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_URL, absl::StrCat("http://", target, "/").c_str());
-  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());
-  curl_easy_setopt(curl, CURLOPT_NOPROXY, "");
-  curl_easy_setopt(curl, CURLOPT_HTTPPROXYTUNNEL, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECT_ONLY, 1L);
-  curl_easy_setopt(curl, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(kConnectSeconds));
-  curl_easy_setopt(curl, CURLOPT_TIMEOUT, static_cast<long>(kConnectSeconds));
-  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &EndIfStopped);
-  curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &stop);
-  const CURLcode code = curl_easy_perform(curl);
-  curl_socket_t socket = CURL_SOCKET_BAD;
-  if (code == CURLE_OK) curl_easy_getinfo(curl, CURLINFO_ACTIVESOCKET, &socket);
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
-  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 1L);
-  if (socket != CURL_SOCKET_BAD) return socket;
-  return absl::UnavailableError(why[0] != 0 ? why.data() : curl_easy_strerror(code));
+Handle MakeConnect(const std::string& proxy, const std::string& target, char* why) {
+  Handle curl(curl_easy_init(), &curl_easy_cleanup);
+  if (curl == nullptr) return curl;
+  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, why);
+  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_QUICK_EXIT, 1L);  // no wait for its resolver
+  curl_easy_setopt(curl.get(), CURLOPT_URL, absl::StrCat("http://", target, "/").c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_PROXY, proxy.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_NOPROXY, "");
+  curl_easy_setopt(curl.get(), CURLOPT_HTTPPROXYTUNNEL, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_CONNECT_ONLY, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, kConnectSeconds);
+  return curl;
 }
+
+// Listens for the connections to one target.
+struct Tunnel {
+  const Descriptor listener;
+  const std::string local, proxy, target;
+  Instant used_at{};
+  std::optional<Instant> warned_at;
+};
+
+struct Connection {
+  Connection(int from, std::shared_ptr<Tunnel> to)
+      : tunnel(std::move(to)),
+        near(from),
+        connect(MakeConnect(tunnel->proxy, tunnel->target, why.data())) {}
+
+  const std::shared_ptr<Tunnel> tunnel;
+  const Descriptor near;
+  std::array<char, CURL_ERROR_SIZE> why{};
+  Handle connect;  // until the proxy has answered
+  std::optional<Descriptor> far;
+  std::optional<Pump> pump;
+};
 
 }  // namespace
 
-// Listens for the connections of one target. Threads: one that accepts, one a connection.
-class ProxyTunnels::Tunnel {
+// All tunnels, and a thread that carries their connections.
+class ProxyTunnels::Carrier {
  public:
-  // `stop`: becomes readable, and stays so, when everything is to end.
-  Tunnel(std::unique_ptr<Descriptor> listener, std::string local, std::string proxy,
-         std::string target, int stop)
-      : listener_(std::move(listener)),
-        local_(std::move(local)),
-        proxy_(std::move(proxy)),
-        target_(std::move(target)),
-        stop_(stop),
-        accepting_([this] { Accept(); }) {}
-  // REQUIRES: `stop` is readable.
-  ~Tunnel() {
-    accepting_.join();
-    for (Carried& one : carried_) one.thread.join();
-  }
-  const std::string& local() const { return local_; }
+  Carrier() : multi_((curl_global_init(CURL_GLOBAL_DEFAULT), curl_multi_init())) {}
+  ~Carrier();
+
+  absl::Status Start();
+  absl::StatusOr<std::string> Route(const std::string& target, const std::string& proxy);
 
  private:
-  struct Carried {
-    std::thread thread;
-    std::atomic<bool> over = false;
-  };
+  void Run();
+  void Accept(const std::shared_ptr<Tunnel>& tunnel, Instant now);
+  void EndConnects(Instant now);
+  void OnConnect(Connection& connection, CURLcode code, Instant now);
+  bool DropUnused();
 
-  void Accept() {
-    for (;;) {
-      std::array<pollfd, 2> waiting{{{stop_, POLLIN, 0}, {listener_->get(), POLLIN, 0}}};
-      if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
-      if (waiting[0].revents != 0) return;
-      const int from = accept4(listener_->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      carried_.remove_if([](Carried& one) {
-        if (!one.over) return false;
-        one.thread.join();
-        return true;
-      });
-      if (from < 0) {
-        if (errno == EMFILE || errno == ENFILE) usleep(10'000);  // and the connection waits
-        continue;
-      }
-      if (carried_.size() >= kConnectionsMax) {
-        close(from);
-        continue;
-      }
-      Carried& one = carried_.emplace_back();
-      one.thread = std::thread([this, from, &one] {
-        Carry(from);
-        one.over = true;
-      });
-    }
+  CURLM* const multi_;  // of the thread
+  std::mutex mutex_;    // guards all below
+  bool stopping_ = false;
+  bool accepts_ = true;  // false for a turn: no descriptor or memory was left
+  std::map<std::string, std::shared_ptr<Tunnel>> tunnels_;  // by target
+  std::list<Connection> connections_;
+  std::thread thread_;
+};
+
+absl::Status ProxyTunnels::Carrier::Start() {
+  if (multi_ == nullptr) return absl::ResourceExhaustedError("no memory for tunnels to the proxy");
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("a thread for the proxy: ", error.what()));
   }
+  return absl::OkStatus();
+}
 
-  void Carry(int from) {
-    const Descriptor local(from);
-    const Handle curl(curl_easy_init(), &curl_easy_cleanup);
-    if (curl == nullptr) return;
-    const absl::StatusOr<int> remote = ConnectThrough(curl.get(), proxy_, target_, stop_);
-    if (remote.ok()) return Pump(local.get(), *remote, stop_);
+ProxyTunnels::Carrier::~Carrier() {
+  {
     const std::lock_guard lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
-    if (warned_at_ && now < *warned_at_ + kWarningPause) return;
-    warned_at_ = now;
-    LogWarning("net", "no connection to ", target_, " through the proxy ", WithoutPassword(proxy_),
-               ": ", remote.status().message());
+    stopping_ = true;
   }
+  if (thread_.joinable()) {
+    curl_multi_wakeup(multi_);
+    thread_.join();
+  }
+  for (Connection& one : connections_) {
+    if (one.connect != nullptr) curl_multi_remove_handle(multi_, one.connect.get());
+  }
+  connections_.clear();
+  curl_multi_cleanup(multi_);
+}
 
-  const std::unique_ptr<Descriptor> listener_;
-  const std::string local_, proxy_, target_;
-  const int stop_;
-  std::list<Carried> carried_;  // of the accepting thread, and then of the destructor
-  std::mutex mutex_;
-  std::optional<std::chrono::steady_clock::time_point> warned_at_;  // guarded by mutex_
-  std::thread accepting_;
-};
+void ProxyTunnels::Carrier::Run() {
+  std::vector<curl_waitfd> waiting;
+  std::vector<std::shared_ptr<Tunnel>> listening;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    waiting.clear();
+    listening.clear();
+    for (const Connection& one : connections_) {
+      if (one.pump) one.pump->AddTo(&waiting);
+    }
+    for (const auto& [target, tunnel] : tunnels_) {
+      if (!accepts_) break;
+      listening.push_back(tunnel);
+      waiting.push_back({tunnel->listener.get(), CURL_WAIT_POLLIN, 0});
+    }
+    const int turn_ms = std::exchange(accepts_, true) ? kTurnMs : kPauseMs;
+    lock.unlock();
+    curl_multi_poll(multi_, waiting.data(), static_cast<unsigned>(waiting.size()), turn_ms,
+                    nullptr);
+    lock.lock();
+    const Instant now = SteadyNow();
+    size_t at = 0;
+    std::erase_if(connections_, [&](Connection& one) {
+      if (!one.pump) return false;
+      const bool near = (waiting[at++].revents & CURL_WAIT_POLLIN) != 0;
+      const bool far = (waiting[at++].revents & CURL_WAIT_POLLIN) != 0;
+      return !one.pump->Turn(near, far, now);
+    });
+    for (const auto& tunnel : listening) {
+      if (waiting[at++].revents != 0) Accept(tunnel, now);
+    }
+    EndConnects(now);
+  }
+}
 
-struct ProxyTunnels::State {
-  State() { curl_global_init(CURL_GLOBAL_DEFAULT); }
-  ~State() { eventfd_write(stop.get(), 1); }
+void ProxyTunnels::Carrier::Accept(const std::shared_ptr<Tunnel>& tunnel, Instant now) {
+  const int from = accept4(tunnel->listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int error = errno;
+  if (from < 0) {
+    if (error != EAGAIN && error != EINTR && error != ECONNABORTED) accepts_ = false;
+    return;
+  }
+  tunnel->used_at = now;
+  Connection& one = connections_.emplace_back(from, tunnel);
+  const bool connects = connections_.size() <= kConnectionsMax && one.connect != nullptr &&
+                        curl_easy_setopt(one.connect.get(), CURLOPT_PRIVATE, &one) == CURLE_OK &&
+                        curl_multi_add_handle(multi_, one.connect.get()) == CURLM_OK;
+  if (!connects) connections_.pop_back();
+}
 
-  const Descriptor stop{eventfd(0, EFD_CLOEXEC)};
-  std::map<std::string, std::unique_ptr<Tunnel>> tunnels;  // by endpoint
-};
+// Goes on with what the proxy has to answer.
+void ProxyTunnels::Carrier::EndConnects(Instant now) {
+  int count = 0;
+  curl_multi_perform(multi_, &count);
+  while (const CURLMsg* const message = curl_multi_info_read(multi_, &count)) {
+    Connection* one = nullptr;
+    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &one);
+    OnConnect(*one, message->data.result, now);
+    if (one->pump) continue;
+    connections_.remove_if([&](const Connection& other) { return &other == one; });
+  }
+}
+
+// Takes the descriptor over from the handle, which closes its own.
+void ProxyTunnels::Carrier::OnConnect(Connection& connection, CURLcode code, Instant now) {
+  curl_socket_t socket = CURL_SOCKET_BAD;
+  if (code == CURLE_OK) curl_easy_getinfo(connection.connect.get(), CURLINFO_ACTIVESOCKET, &socket);
+  if (socket != CURL_SOCKET_BAD) {
+    connection.far.emplace(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    if (connection.far->get() >= 0)
+      connection.pump.emplace(connection.near.get(), connection.far->get(), now);
+  }
+  curl_multi_remove_handle(multi_, connection.connect.get());
+  connection.connect.reset();
+  Tunnel& tunnel = *connection.tunnel;
+  if (connection.pump || (tunnel.warned_at && now < *tunnel.warned_at + kWarningPause)) return;
+  tunnel.warned_at = now;
+  LogWarning("net", "no connection to ", tunnel.target, " through the proxy ",
+             WithoutPassword(tunnel.proxy), ": ",
+             connection.why[0] != 0 ? connection.why.data() : curl_easy_strerror(code));
+}
+
+// False: all are in use.
+bool ProxyTunnels::Carrier::DropUnused() {
+  auto oldest = tunnels_.end();
+  for (auto it = tunnels_.begin(); it != tunnels_.end(); ++it) {
+    const bool used = std::any_of(connections_.begin(), connections_.end(),
+                                  [&](const auto& one) { return one.tunnel == it->second; });
+    if (used || (oldest != tunnels_.end() && it->second->used_at >= oldest->second->used_at))
+      continue;
+    oldest = it;
+  }
+  if (oldest == tunnels_.end()) return false;
+  tunnels_.erase(oldest);
+  return true;
+}
+
+absl::StatusOr<std::string> ProxyTunnels::Carrier::Route(const std::string& target,
+                                                         const std::string& proxy) {
+  const std::lock_guard lock(mutex_);
+  const auto known = tunnels_.find(target);
+  if (known != tunnels_.end()) {
+    known->second->used_at = SteadyNow();
+    return known->second->local;
+  }
+  if (tunnels_.size() >= kTunnelsMax && !DropUnused()) {
+    return absl::ResourceExhaustedError(absl::StrCat(target, ": more than ", kTunnelsMax,
+                                                     " endpoints are reached through the proxy"));
+  }
+  int port = 0;
+  const int listener = ListenOnLoopback(&port);
+  if (listener < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(target, ": no tunnel to it through the proxy"));
+  }
+  LogInfo("net", target, " is reached through the proxy ", WithoutPassword(proxy));
+  const std::string local = absl::StrCat("tcp://127.0.0.1:", port);
+  tunnels_[target].reset(new Tunnel{Descriptor(listener), local, proxy, target, SteadyNow(), {}});
+  curl_multi_wakeup(multi_);
+  return local;
+}
 
 ProxyTunnels::ProxyTunnels() = default;
 ProxyTunnels::~ProxyTunnels() = default;
@@ -259,27 +366,17 @@ ProxyTunnels::~ProxyTunnels() = default;
 absl::StatusOr<std::string> ProxyTunnels::Route(const std::string& endpoint) {
   absl::string_view target = endpoint;
   if (!absl::ConsumePrefix(&target, "tcp://")) return endpoint;
+  if (const size_t source = target.rfind(';'); source != target.npos)
+    target.remove_prefix(source + 1);
   const std::string proxy = FindProxy(target.substr(0, target.rfind(':')));
   if (proxy.empty()) return endpoint;
   const std::lock_guard lock(mutex_);
-  if (state_ == nullptr) state_ = std::make_unique<State>();
-  const auto known = state_->tunnels.find(endpoint);
-  if (known != state_->tunnels.end()) return known->second->local();
-  if (state_->tunnels.size() >= kTunnelsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(endpoint, ": more than ", kTunnelsMax,
-                                                     " endpoints are reached through the proxy"));
+  if (carrier_ == nullptr) {
+    auto carrier = std::make_unique<Carrier>();
+    ATOLL_RETURN_IF_ERROR(carrier->Start());
+    carrier_ = std::move(carrier);
   }
-  int port = 0;
-  auto listener = std::make_unique<Descriptor>(ListenOnLoopback(&port));
-  if (listener->get() < 0 || state_->stop.get() < 0) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat(endpoint, ": no tunnel to it through the proxy"));
-  }
-  LogInfo("net", endpoint, " is reached through the proxy ", WithoutPassword(proxy));
-  const std::string local = absl::StrCat("tcp://127.0.0.1:", port);
-  state_->tunnels[endpoint] = std::make_unique<Tunnel>(std::move(listener), local, proxy,
-                                                       std::string(target), state_->stop.get());
-  return local;
+  return carrier_->Route(std::string(target), proxy);
 }
 
 }  // namespace atl

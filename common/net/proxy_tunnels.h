@@ -11,9 +11,11 @@
 
 namespace atl {
 
-// Carries the connections of one process through the proxy: each that comes to a local endpoint is
-// connected, by CONNECT, to the endpoint that this stands for. Bytes pass unchanged, so links are
-// as sealed as without it. Thread-safe.
+// Carries connections through the proxy, 512 at most, on a thread of its own: each that comes to a
+// local endpoint is connected, by CONNECT, to the endpoint that this stands for. Bytes pass
+// unchanged, so links are as sealed as without it. Where one end has closed, the other has 10 s to
+// do so. The socket at the local endpoint measures the way to the tunnel, not that to the far end.
+// Thread-safe.
 class ProxyTunnels {
  public:
   ProxyTunnels();
@@ -22,16 +24,16 @@ class ProxyTunnels {
   ProxyTunnels(const ProxyTunnels&) = delete;
   ProxyTunnels& operator=(const ProxyTunnels&) = delete;
 
-  // Returns where to connect for a tcp:// endpoint: itself, or an endpoint of this process on
-  // 127.0.0.1, the same one each time. An error: no descriptor or port is left,
-  // or there are more than 1,024 endpoints.
+  // Returns where to connect for a tcp:// endpoint, which may begin with a source address
+  // ("tcp://source;to"): itself, or an endpoint of this process on 127.0.0.1, which any user of the
+  // machine may connect to. It is the same each time, unless 1,024 others were used since and no
+  // connection is left. An error: no descriptor, port or thread is left, or 1,024 are in use.
   absl::StatusOr<std::string> Route(const std::string& endpoint);
 
  private:
-  class Tunnel;
-  struct State;
+  class Carrier;
   std::mutex mutex_;
-  std::unique_ptr<State> state_;  // from the first tunnel on; guarded by mutex_
+  std::unique_ptr<Carrier> carrier_;  // from the first tunnel on; guarded by mutex_
 };
 
 }  // namespace atl

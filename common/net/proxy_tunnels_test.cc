@@ -2,11 +2,15 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 
 #include "absl/strings/match.h"
@@ -61,9 +65,11 @@ class Stream {
     }
     return "";
   }
+  // False: a read that waits for as long as it may has had neither bytes nor an end.
   bool ended() {
     char byte;
-    return recv(descriptor_, &byte, 1, 0) <= 0;
+    const ssize_t got = recv(descriptor_, &byte, 1, 0);
+    return got == 0 || (got < 0 && errno != EAGAIN);
   }
 
  private:
@@ -103,36 +109,61 @@ class ProxyByHand {
 };
 
 constexpr const char* kEndpoint = "tcp://far.example:7100";
+constexpr const char* kProxy = "http://proxy.example:3128";
 
 TEST_CASE("hosts_without_a_proxy_are_reached_directly") {
   ProxyTunnels tunnels;
   REQUIRE(*tunnels.Route(kEndpoint) == kEndpoint);
-  const Variable proxy("https_proxy", "proxy.example:3128"), none("no_proxy", " far.example, ::1");
-  REQUIRE(*tunnels.Route(kEndpoint) == kEndpoint);
-  REQUIRE(FindProxy("very.FAR.example").empty());
-  REQUIRE(FindProxy("[::1]").empty());
-  REQUIRE(FindProxy("farther.example") == "http://proxy.example:3128");
+  const Variable proxy("https_proxy", kProxy);
+  {
+    const Variable none("no_proxy", " far.example, ::1,.near.example,1.2.3.4,");
+    REQUIRE(*tunnels.Route(kEndpoint) == kEndpoint);
+    for (const char* direct : {"very.FAR.example", "[::1]", "a.near.example", "1.2.3.4"}) {
+      REQUIRE(FindProxy(direct).empty());
+    }
+    for (const char* far : {"farther.example", "notfar.example", "[2001:db8::1]", "21.2.3.4"}) {
+      REQUIRE(FindProxy(far) == kProxy);
+    }
+  }
+  const Variable all("no_proxy", "*");
+  REQUIRE(FindProxy("any.example").empty());
 }
 
 TEST_CASE("networks_of_no_proxy_are_reached_directly") {
-  const Variable proxy("https_proxy", "proxy.example:3128");
+  const Variable proxy("https_proxy", kProxy);
   const Variable none("no_proxy", "10.0.0.0/8,192.168.4.0/22,fd00::/8,10.1.2.3/99,/,1.2.3.4/x");
   for (const char* direct : {"10.200.3.4", "192.168.7.255", "[fd12::1]", "fd12::1"}) {
     REQUIRE(FindProxy(direct).empty());
   }
   for (const char* far : {"11.0.0.1", "192.168.8.0", "[fe80::1]", "ten.example", "1.2.3.4"}) {
-    REQUIRE(FindProxy(far) == "http://proxy.example:3128");
+    REQUIRE(FindProxy(far) == kProxy);
   }
 }
 
-TEST_CASE("variables_in_capitals_count_and_this_machine_needs_no_proxy") {
-  const Variable proxy("HTTPS_PROXY", "http://proxy.example:3128"), small("https_proxy", "");
+TEST_CASE("all_names_of_the_proxy_count_as_one_and_this_machine_needs_none") {
+  const auto [name, value] = GENERATE(std::pair("HTTPS_PROXY", kProxy),
+                                      std::pair("https_proxy", kProxy + strlen("http://")),
+                                      std::pair("http_proxy", kProxy));
+  const Variable proxy(name, value), none("no_proxy", "near.example");
+  for (int i = 0; i < 2; ++i) {
+    PrepareProxyVariables();
+    REQUIRE(std::getenv("https_proxy") == std::string(kProxy));
+    REQUIRE(std::getenv("no_proxy") == std::string("near.example,localhost,127.0.0.1,::1"));
+  }
   unsetenv("https_proxy");
-  PrepareProxyVariables();
-  const Variable none("no_proxy", std::getenv("no_proxy"));
-  REQUIRE(FindProxy("far.example") == "http://proxy.example:3128");
-  REQUIRE(FindProxy("127.0.0.1").empty());
-  REQUIRE(FindProxy("localhost").empty());
+}
+
+TEST_CASE("endpoints_with_a_source_go_where_they_lead") {
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const std::string edge = "tcp://10.1.0.5:0;10.1.0.7:7200";
+  {
+    const Variable none("no_proxy", "10.0.0.0/8");
+    REQUIRE(*tunnels.Route(edge) == edge);
+  }
+  const auto near = ConnectTo(*tunnels.Route(edge));
+  REQUIRE(absl::StartsWith(proxy.Accept()->ReadUntil("\r\n\r\n"), "CONNECT 10.1.0.7:7200 "));
 }
 
 TEST_CASE("messages_have_no_password") {
@@ -164,6 +195,38 @@ TEST_CASE("bytes_pass_both_ways_through_a_tunnel_and_so_do_ends") {
     far->EndSending();
     REQUIRE(near->ended());
   }
+}
+
+TEST_CASE("a_far_end_that_does_not_close_is_left_after_its_time") {
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const auto near = ConnectTo(*tunnels.Route(kEndpoint));
+  const auto far = proxy.Accept();
+  far->ReadUntil("\r\n\r\n");
+  far->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
+  REQUIRE(near->ReadUntil(".") == "hello.");
+  near->EndSending();
+  REQUIRE(far->ended());
+  REQUIRE(near->ended());
+}
+
+TEST_CASE("tunnels_that_are_not_used_make_room_for_others") {
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 2048));
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  ProxyByHand proxy;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const std::string local = *tunnels.Route(kEndpoint);
+  const auto near = ConnectTo(local);
+  const auto far = proxy.Accept();
+  far->ReadUntil("\r\n\r\n");
+  for (int i = 1; i <= 1024; ++i) {
+    REQUIRE(tunnels.Route(absl::StrCat("tcp://host", i, ":1")).ok());
+  }
+  REQUIRE(*tunnels.Route(kEndpoint) == local);
 }
 
 TEST_CASE("a_refusal_ends_the_connection_and_the_next_one_is_tried") {
