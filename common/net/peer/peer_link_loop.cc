@@ -144,9 +144,9 @@ void PeerLink::Adopt(const PeerFence& fence, const std::vector<IslandMember>& me
       // Under another plan it is unreachable for as long. Met again it may have messages that were
       // counted, and are not in its queue yet.
       entry = {.is_peer = true,
+               .unconnected_since = same ? entry.unconnected_since : std::nullopt,
                .queued_messages = again ? entry.queued_messages : 0,
                .queued_bytes = again ? entry.queued_bytes : 0,
-               .unconnected_since = same ? entry.unconnected_since : std::nullopt,
                .counters = entry.counters};
       entry.counters.peer = member.worker;
     }
