@@ -6,6 +6,7 @@
 #include "absl/strings/strip.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/shards/servers.h"
+#include "coordinator/core/stalls.h"
 
 namespace atl::coord {
 namespace {
@@ -55,16 +56,21 @@ bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
                      });
 }
 
-// Lets the called islands go that have pushed what they trained. True if any was.
+// Lets the called islands go that have pushed what they trained, and those that will not: data that
+// they leased is free again. True if any was.
 bool ReleaseCalled(State& s, Job& job) {
   bool changed = false;
-  for (const auto& [id, reason] : std::map(job.called)) {
+  for (const auto& [id, call] : std::map(job.called)) {
     const IslandRecord& island = job.islands.at(id);
     const Worker* leader = s.FindWorker(island.worker);
     if (island.incarnation != 0) {
       const bool there = leader != nullptr && leader->attached;
-      if (!there || HasWork(job, island, *leader)) continue;
-      LoseIsland(s, job, id, {reason, /*left=*/true});
+      const bool done = there && !HasWork(job, island, *leader);
+      const bool stuck = IsStalled(job, id) || s.now >= call.since + kCalledIslandLimit;
+      if (!done && !stuck) continue;
+      LoseIsland(s, job, id,
+                 {done ? call.reason : absl::StrCat(call.reason, ", and makes no progress"),
+                  /*left=*/true});
       // None of its workers is about to return: another one may have the island at once.
       job.vacant_since[id] = s.now - s.options.vacant_island_grace;
       s.Touch(job, id);
@@ -151,6 +157,12 @@ bool AdvanceDrains(State& s, Job& job) {
     changed = true;
   }
   return changed;
+}
+
+Instant NextCallDeadline(const Job& job) {
+  Instant next = kNever;
+  for (const auto& [id, call] : job.called) next = std::min(next, call.since + kCalledIslandLimit);
+  return next;
 }
 
 bool IsRunningOut(const State& s, const Job& job, const IslandRecord& island) {

@@ -3,7 +3,9 @@
 // one that ends does (island_members.h), but stays attached: a leader hands over, a follower's
 // layers move, and one that is alone first trains on the data that it has leased and pushes the
 // result. The mark is stored with the member. An island that other jobs call for leaves in the same
-// way (sharing/scheduling.h), with all its workers. Private to the core.
+// way (sharing/scheduling.h), with all its workers; but no job waits for ever: one that rounds do
+// not wait for, or that makes no progress for kCalledIslandLimit, loses what it has not pushed.
+// Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_DRAIN_H_
 #define ATOLL_COORDINATOR_CORE_DRAIN_H_
@@ -14,11 +16,16 @@
 
 namespace atl::coord {
 
+inline constexpr Duration kCalledIslandLimit = std::chrono::minutes(10);
+
 // `name`: of a worker or parameter server; "worker/NAME" or "paramserver/NAME" where both exist.
 absl::Status SetDraining(State& s, const std::string& name, bool drain);
 
 // Takes drained workers, and islands that are called, out of the job. True if anything changed.
 bool AdvanceDrains(State& s, Job& job);
+
+// Returns when AdvanceDrains is to be called again.
+Instant NextCallDeadline(const Job& job);
 
 // Returns whether the island gets no more data: its only worker is drained, or it is called.
 bool IsRunningOut(const State& s, const Job& job, const IslandRecord& island);

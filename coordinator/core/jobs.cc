@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/plural.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
@@ -332,6 +333,7 @@ bool AdvanceJob(State& s, Job& job) {
       if (!job.record.site && job.ledger->Count(LedgerUse::kCommitted) == job.ledger->budget() &&
           job.decided_version() == job.progress.version) {
         s.SetState(job, JobState::kFinishing, "all tokens are committed");
+        job.called.clear();  // its islands validate, which is short
         return true;
       }
       return AdmitLateWorkers(s, job);
@@ -345,9 +347,10 @@ bool AdvanceJob(State& s, Job& job) {
 Instant NextJobDeadline(const State& s, const Job& job) {
   // No window of a stale job closes, and no validation ends, until the job is known whole.
   if (job.stale()) return std::min(NextServerRetry(s, job), NextSiteJobDeadline(s, job));
-  Instant next = std::min({NextServerRetry(s, job), NextPlanDeadline(s, job),
-                           NextMoveDeadline(s, job), NextFailoverDeadline(s, job),
-                           NextSiteJobDeadline(s, job), NextExchangeDeadline(s, job)});
+  Instant next =
+      std::min({NextServerRetry(s, job), NextPlanDeadline(s, job), NextMoveDeadline(s, job),
+                NextFailoverDeadline(s, job), NextSiteJobDeadline(s, job),
+                NextExchangeDeadline(s, job), NextCallDeadline(job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
   if (!held) next = std::min(next, WindowDeadline(job, job.rounds));

@@ -50,6 +50,7 @@ void GiveUpTasks(State& s, Job& job, IslandId id) {
 
 void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
   watch.since = s.now;
+  if (CalledIsland* call = FindIn(job.called, id)) call->since = s.now;
   if (!watch.stalled) return;
   watch.stalled = false;
   s.Touch(job);
@@ -81,6 +82,7 @@ void NotePush(State& s, Job& job, IslandId id) {
 void ExcuseStall(State& s, Duration late) {
   s.jobs.ForEachLive([&](Job& job) {
     for (auto& [id, watch] : job.watches) watch.since = std::min(s.now, watch.since + late);
+    for (auto& [id, call] : job.called) call.since = std::min(s.now, call.since + late);
   });
 }
 

@@ -212,6 +212,12 @@ struct SpacedEstimate {
   }
 };
 
+// An island that other jobs are to have.
+struct CalledIsland {
+  std::string reason;
+  Instant since{};  // it was called, or made progress
+};
+
 struct Job {
   JobRecord record;
   ProgressRecord progress;
@@ -236,8 +242,7 @@ struct Job {
   Grouping grouping;
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
-  // Islands that are to leave the job, and why: see sharing/scheduling.h.
-  std::map<IslandId, std::string> called;
+  std::map<IslandId, CalledIsland> called;  // that are to leave the job: see sharing/scheduling.h
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
   std::optional<FormerRates> former_rates;
   Instant validating_since = kNever;  // the last validation is waited for

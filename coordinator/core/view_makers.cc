@@ -123,8 +123,8 @@ IslandView MakeView(const State& s, const Job& job, const IslandRecord& island) 
     view.steps_interrupted += worker->progress->steps_interrupted;
     view.steps_redone += worker->progress->steps_redone;
     if (!measures) view.activity = CleanText(worker->progress->activity, 200);
-    if (const std::string* why = FindIn(job.called, island.island)) {
-      view.activity = absl::StrCat("leaves: ", *why);
+    if (const CalledIsland* call = FindIn(job.called, island.island)) {
+      view.activity = absl::StrCat("leaves: ", call->reason);
     } else if (IsStalled(job, island.island)) {
       view.activity = absl::StrCat("not waited for: ", StallReason(s, job, island.island));
     }

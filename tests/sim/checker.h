@@ -54,6 +54,7 @@ class Checker {
   void Deleted(const NodeId& member);
   // Notes that the end of a site's job is persisted.
   void EndPersisted() { end_persisted_ = true; }
+  const JobSpec& spec() const { return spec_; }
   // Notes that the job above does not take a contribution of a site's job. Its data is free again.
   void NotTaken(const ContributionId& contribution);
   // By the newest placement that was ever stored.
@@ -174,7 +175,8 @@ class Checker {
   int64_t adopted_ = 0;
 };
 
-// The checkers of all jobs: a user's, and those of sites' servers below it.
+// The checkers of all jobs: a user's first one, those of sites' servers below it, and users'
+// others.
 class Checkers {
  public:
   // `lies`: the hostile worker vouches for other pushes than those that it makes.
@@ -185,9 +187,13 @@ class Checkers {
 
   Checker& users() { return users_; }
   const Checker& users() const { return users_; }
-  // The user's, if it is of no site.
+  // The user's first one, if it is neither of a site nor another one.
   Checker& Of(const JobId& job);
   bool IsOfSite(const JobId& job) const { return sites_.contains(job); }
+  // Returns whether it is a user's, and not the first one.
+  bool IsOther(const JobId& job) const { return others_.contains(job); }
+  // Returns whether another job of this name was stored.
+  bool KnowsOther(const std::string& name) const;
   // Returns whether a job of a site that goes on has shards at the server.
   bool HoldsForSite(const NodeId& server) const;
   void Persisted(const StoreRecord& record);
@@ -209,7 +215,7 @@ class Checkers {
   const bool lies_;
   std::string failure_;
   Checker users_;
-  std::map<JobId, Checker> sites_;
+  std::map<JobId, Checker> sites_, others_;
   bool removal_requested_ = false;
 };
 

@@ -72,9 +72,12 @@ void Cluster::Resume(const JobId& job) {
 }
 
 bool Cluster::Ended() const {
-  const ProgressRecord* progress = world_.coordinator_node->Progress();
-  return progress && !removing_ &&
-         (progress->state == JobState::kDone || progress->state == JobState::kCancelled);
+  if (removing_ || world_.coordinator_node->Progress() == nullptr) return false;
+  const std::vector<const ProgressRecord*> all = world_.coordinator_node->ListProgress();
+  return all.size() == 1 + world_.options.others.size() &&
+         std::ranges::all_of(all, [](const ProgressRecord* progress) {
+           return progress->state == JobState::kDone || progress->state == JobState::kCancelled;
+         });
 }
 
 void Cluster::Operate() {
@@ -102,6 +105,25 @@ void Cluster::Operate() {
              (progress->state == JobState::kPaused && !pausing_)) {
     node.Deliver(ControlJob{5, progress->job, JobCommand::kResume});
   }
+  std::vector<JobId> failed;
+  for (const ProgressRecord* other : node.ListProgress()) {
+    const bool is_other = world_.checker.IsOther(other->job);
+    if (is_other && other->state == JobState::kFailed) failed.push_back(other->job);
+  }
+  for (const JobId& job : failed) node.Deliver(ControlJob{5, job, JobCommand::kResume});
+}
+
+void Cluster::SubmitOther(size_t index) {
+  const JobSpec& spec = world_.options.others[index].spec;
+  CoordinatorNode& node = world_.coordinator();
+  if (world_.checker.KnowsOther(spec.name)) return;
+  std::vector<Reply> replies;
+  if (!node.mistaken()) replies = node.Deliver(SubmitJob{7, spec, 1});
+  if (replies.empty()) {
+    world_.timeline.After(seconds(1), [this, index] { SubmitOther(index); });
+  } else if (!replies[0].status.ok()) {
+    world_.checker.Fail("the job was not taken: " + replies[0].status.ToString());
+  }
 }
 
 // Again, as a person would, if the coordinator died before it answered and without storing the job.
@@ -120,17 +142,16 @@ void Cluster::Submit() {
 }
 
 // Again, as a person would, until the coordinator answers.
-void Cluster::RemoveJob() {
-  const ProgressRecord* progress = world_.coordinator().Progress();
-  if (!progress) return;
+void Cluster::RemoveJob(const JobId& job) {
+  const auto all = world_.coordinator().ListProgress();
+  if (std::ranges::none_of(all, [&](const auto* progress) { return progress->job == job; })) return;
   if (world_.coordinator().mistaken()) {
-    world_.timeline.After(seconds(1), [this] { RemoveJob(); });
+    world_.timeline.After(seconds(1), [this, job] { RemoveJob(job); });
     return;
   }
-  const auto replies =
-      world_.coordinator().Deliver(ControlJob{3, progress->job, JobCommand::kRemove});
+  const auto replies = world_.coordinator().Deliver(ControlJob{3, job, JobCommand::kRemove});
   if (replies.empty()) {
-    world_.timeline.After(seconds(1), [this] { RemoveJob(); });
+    world_.timeline.After(seconds(1), [this, job] { RemoveJob(job); });
   } else if (!replies[0].status.ok() && !absl::IsNotFound(replies[0].status)) {
     world_.checker.Fail("the job cannot be removed: " + replies[0].status.ToString());
   }
@@ -146,7 +167,11 @@ bool Cluster::HeldSomewhere() const {
 void Cluster::RunUntilRemoved() {
   removing_ = true;
   world_.checker.NoteRemovalRequest();
-  RemoveJob();
+  std::vector<JobId> jobs;
+  for (const ProgressRecord* progress : world_.coordinator().ListProgress()) {
+    jobs.push_back(progress->job);
+  }
+  for (const JobId& job : jobs) RemoveJob(job);
   const Instant limit =
       std::max(world_.timeline.now(), Instant{} + world_.options.faults_until) + seconds(120);
   while (world_.checker.failure().empty() && HeldSomewhere() && !world_.timeline.empty()) {
@@ -177,6 +202,9 @@ Outcome Cluster::Run() {
   }
   for (auto& node : world_.workers) node->Start();
   Submit();
+  for (size_t i = 0; i < world_.options.others.size(); ++i) {
+    world_.timeline.After(world_.options.others[i].submitted, [this, i] { SubmitOther(i); });
+  }
   ScheduleFaults();
   Operate();
   Checkers& checker = world_.checker;
@@ -207,13 +235,14 @@ Outcome Cluster::Run() {
       outcome.steps_interrupted += island.steps_interrupted;
     }
   }
-  if (checker.failure().empty() && progress) {
-    if (progress->state != JobState::kDone) {
-      checker.Fail(
-          absl::StrCat("the job ended as ", Name(progress->state), ": ", progress->reason));
+  for (const ProgressRecord* ended : world_.coordinator().ListProgress()) {
+    if (!checker.failure().empty()) break;
+    if (ended->state != JobState::kDone) {
+      checker.Fail(absl::StrCat("the job ended as ", Name(ended->state), ": ", ended->reason));
     }
-    const JobSpec& spec = world_.options.spec;
-    checker.users().Finished(*progress, spec.schedule.train_tokens / spec.data.sequence_length);
+    Checker& of_job = checker.Of(ended->job);
+    const JobSpec& spec = of_job.spec();
+    of_job.Finished(*ended, spec.schedule.train_tokens / spec.data.sequence_length);
   }
   if (checker.failure().empty()) RunUntilRemoved();
   outcome.failure = checker.failure();
@@ -225,6 +254,7 @@ Outcome Cluster::Run() {
   outcome.adopted = checker.adopted();
   outcome.contributed = checker.contributed();
   outcome.site_jobs = checker.site_jobs();
+  outcome.preemptions = world_.preemptions;
   outcome.took = world_.timeline.now() - Instant{};
   return outcome;
 }

@@ -30,11 +30,17 @@
 
 namespace atl::sim {
 
+struct OtherJob {
+  Duration submitted{};
+  JobSpec spec;
+};
+
 struct ClusterOptions {
   uint64_t seed = 1;
   int workers = 3;
   int servers = 2;
   JobSpec spec;
+  std::vector<OtherJob> others;  // that share the workers; their names are all different
   NetworkFaults network;
   Duration faults_until = std::chrono::seconds(60);
   Duration crash_every = std::chrono::seconds(20);  // mean, over all nodes; 0: never
@@ -85,6 +91,8 @@ ClusterOptions MovingOptions(uint64_t seed);
 ClusterOptions CopiesOptions(uint64_t seed);
 // With a hostile worker among at least three islands, and the rules against it.
 ClusterOptions HostileOptions(uint64_t seed);
+// With several jobs of unlike priorities, weights and gangs, and the coordinator's store whole.
+ClusterOptions JobsOptions(uint64_t seed);
 // With parameter servers of sites alone, which have jobs of their own.
 ClusterOptions SitesOptions(uint64_t seed);
 // Everything about the options but the seed's own history, chosen by the seed.
@@ -121,6 +129,7 @@ struct World {
   std::shared_ptr<StepAttempt> FindOrAddStepAttempt(const std::string& key);
   void Commit(StepAttempt& attempt, StepSums sums, Duration late_max);
   std::deque<std::pair<std::string, std::shared_ptr<StepAttempt>>> step_attempts;
+  int64_t preemptions = 0;     // islands that were called for other jobs
   std::set<uint64_t> moments;  // fingerprints of all that an island's optimizer was in at a time
   std::map<int64_t, std::pair<LocalCheckpoint, std::shared_ptr<IslandState>>> saved;  // by save
   uint64_t trace_hash = 1469598103934665603u;
@@ -142,6 +151,7 @@ struct Outcome {
   int64_t rejected = 0;
   // Jobs of sites, versions that they adopted after their version 0, what the job above has taken.
   int64_t site_jobs = 0, adopted = 0, contributed = 0;
+  int64_t preemptions = 0;
   Duration took{};           // virtual
   int64_t steps_redone = 0;  // of all islands, as they are shown
   int64_t steps_interrupted = 0;
@@ -152,7 +162,7 @@ class Cluster {
   explicit Cluster(const ClusterOptions& options);
   ~Cluster();
 
-  // Submits the job and runs until it has ended, then removes it and runs until nothing of it is
+  // Submits the jobs and runs until all have ended, then removes them and runs until nothing is
   // stored anywhere; or until a promise is broken or the limit is over.
   Outcome Run();
 
@@ -163,6 +173,7 @@ class Cluster {
 
  private:
   void Submit();
+  void SubmitOther(size_t index);
   void ScheduleFaults();
   void Repeat(Duration mean, std::function<void()> fault);
   void CrashRandomMember();
@@ -182,11 +193,11 @@ class Cluster {
   void PauseForAWhile();
   void ChangeSomeProfile();
   void Resume(const JobId& job);
-  bool Ended() const;
+  bool Ended() const;     // all jobs
   bool IsPlaced() const;  // and running: version 0 is committed
   // Does what a person would: adopts, resumes.
   void Operate();
-  void RemoveJob();
+  void RemoveJob(const JobId& job);
   void RunUntilRemoved();
   bool HeldSomewhere() const;
 

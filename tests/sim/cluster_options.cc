@@ -177,6 +177,34 @@ ClusterOptions HostileOptions(uint64_t seed) {
   return o;
 }
 
+ClusterOptions JobsOptions(uint64_t seed) {
+  ClusterOptions o = RandomOptions(seed);
+  Rng jobs(seed, /*stream=*/612);
+  o.workers = 3 + static_cast<int>(jobs.Below(4));
+  o.lost_store = o.mistaken_coordinator = o.folder_missing = 0;  // which are of one job's history
+  o.limit = std::chrono::hours(1);
+  const auto choose = [&](JobSpec& spec) {
+    spec.schedule.priority = static_cast<int64_t>(jobs.Below(3));
+    spec.schedule.weight = 1 + static_cast<int64_t>(jobs.Below(3));
+    if (spec.layout.island != IslandScope::kWorker) return;
+    spec.outer.min_islands = 1 + static_cast<int64_t>(jobs.Below(static_cast<uint64_t>(o.workers)));
+    spec.outer.max_islands = spec.outer.min_islands + static_cast<int64_t>(jobs.Below(4));
+  };
+  const uint64_t count = 1 + jobs.Below(3);
+  for (uint64_t i = 0; i < count; ++i) {
+    OtherJob other{seconds(5 + jobs.Below(50)), o.spec};
+    other.spec.name = absl::StrFormat("other%d", i);
+    other.spec.schedule.train_tokens =
+        static_cast<int64_t>(100 + jobs.Below(600)) * o.spec.data.sequence_length;
+    choose(other.spec);
+    o.others.push_back(std::move(other));
+  }
+  choose(o.spec);
+  // The first one is submitted before one of higher priority.
+  o.others[0].spec.schedule.priority = o.spec.schedule.priority + 1;
+  return o;
+}
+
 ClusterOptions SitesOptions(uint64_t seed) {
   ClusterOptions o = RandomOptions(seed);
   Rng sites(seed, /*stream=*/480);
@@ -201,7 +229,8 @@ ClusterOptions SitesOptions(uint64_t seed) {
 
 std::string Describe(const ClusterOptions& o) {
   return absl::StrFormat(
-      "%d workers, %d servers and %d late ones, a drain every %.0f s, disks lost %.1f, drop %.3f, "
+      "%d other jobs, %d workers, %d servers and %d late ones, a drain every %.0f s, disks lost "
+      "%.1f, drop %.3f, "
       "duplicate %.3f, slow %.3f, delay up to %.0f ms, a crash "
       "every %.0f s, a disconnect every %.0f s, an isolation every %.0f s, a pause every %.0f s; "
       "%d tokens, batch %d, H %d, %d fragments, delay %d, blend %.2f, encodings %d and %d, "
@@ -209,8 +238,8 @@ std::string Describe(const ClusterOptions& o) {
       "grace %.1f s%s%s, %d workers an island, "
       "an end every "
       "%.0f s",
-      o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost, o.network.drop,
-      o.network.duplicate, o.network.slow, 1e3 * Seconds(o.network.delay_max),
+      o.others.size(), o.workers, o.servers, o.late_servers, Seconds(o.drain_every), o.disk_lost,
+      o.network.drop, o.network.duplicate, o.network.slow, 1e3 * Seconds(o.network.delay_max),
       Seconds(o.crash_every), Seconds(o.disconnect_every), Seconds(o.isolate_every),
       Seconds(o.pause_every), o.spec.schedule.train_tokens, o.spec.inner.batch_sequences,
       o.spec.outer.steps_per_round, o.spec.outer.fragments, o.spec.outer.fragment_delay_steps,

@@ -19,12 +19,15 @@ int main(int argc, char** argv) {
   app.add_flag("--copies", copies, "the same, with two servers for each shard");
   bool sites = false;
   app.add_flag("--sites", sites, "sites have parameter servers, and jobs, of their own");
+  bool jobs = false;
+  app.add_flag("--jobs", jobs, "several jobs share the workers");
   bool hostile = false;
   app.add_flag("--hostile", hostile, "a worker of several sends what would spoil the model");
   CLI11_PARSE(app, argc, argv);
 
   for (uint64_t s = seed; s < seed + count; ++s) {
     const atl::sim::ClusterOptions options = hostile  ? atl::sim::HostileOptions(s)
+                                             : jobs   ? atl::sim::JobsOptions(s)
                                              : sites  ? atl::sim::SitesOptions(s)
                                              : copies ? atl::sim::CopiesOptions(s)
                                              : moves  ? atl::sim::MovingOptions(s)
@@ -38,8 +41,9 @@ int main(int argc, char** argv) {
               << (outcome.failure.empty() ? "ok" : "FAILED: " + outcome.failure) << "; "
               << outcome.rounds << " rounds, " << outcome.site_jobs << " jobs of sites, "
               << outcome.adopted << " adoptions, " << outcome.contributed << " contributions, "
-              << outcome.crashes << " crashes, " << outcome.events << " events, "
-              << atl::Seconds(outcome.took) << " virtual seconds" << std::endl;
+              << outcome.preemptions << " preemptions, " << outcome.crashes << " crashes, "
+              << outcome.events << " events, " << atl::Seconds(outcome.took) << " virtual seconds"
+              << std::endl;
     if (!outcome.failure.empty()) return 1;
   }
   return 0;

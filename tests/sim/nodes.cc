@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/shards/replicas.h"
 #include "coordinator/core/testing/planner.h"
@@ -109,6 +110,7 @@ std::vector<Reply> CoordinatorNode::Deliver(const CoordinatorEvent& event) {
       world_.checker.Persisted(write.record);
       if (const auto* line = std::get_if<EventRecord>(&write.record)) {
         world_.Trace(absl::StrCat("log: ", line->text));
+        world_.preemptions += absl::StrContains(line->text, "leaves when it has pushed");
       }
     }
   }
@@ -211,12 +213,21 @@ void CoordinatorNode::ServerLost(const NodeId& server, Incarnation incarnation,
 }
 
 const ProgressRecord* CoordinatorNode::Progress() const {
-  // By its key: this is called after every event, and stores are large.
-  for (auto at = store_.lower_bound(MakeRecordKey(ProgressRecord{})); at != store_.end(); ++at) {
-    const auto* progress = std::get_if<ProgressRecord>(&at->second);
-    if (progress == nullptr || !world_.checker.IsOfSite(progress->job)) return progress;
+  for (const ProgressRecord* progress : ListProgress()) {
+    if (!world_.checker.IsOther(progress->job)) return progress;
   }
   return nullptr;
+}
+
+std::vector<const ProgressRecord*> CoordinatorNode::ListProgress() const {
+  std::vector<const ProgressRecord*> all;
+  // By their key: this is called after every event, and stores are large.
+  for (auto at = store_.lower_bound(MakeRecordKey(ProgressRecord{})); at != store_.end(); ++at) {
+    const auto* progress = std::get_if<ProgressRecord>(&at->second);
+    if (progress == nullptr) break;
+    if (!world_.checker.IsOfSite(progress->job)) all.push_back(progress);
+  }
+  return all;
 }
 
 bool CoordinatorNode::HasWhole(const NodeId& server) const {

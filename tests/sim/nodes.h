@@ -53,7 +53,9 @@ class CoordinatorNode : public rehearsal::Node {
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
   bool mistaken() const { return mistaken_; }  // it has not the right store
-  const ProgressRecord* Progress() const;      // null if there is none; until the next event
+  // Of the user's first job; null if there is none; until the next event.
+  const ProgressRecord* Progress() const;
+  std::vector<const ProgressRecord*> ListProgress() const;  // of all jobs of users
   bool StoresJobs() const;
   // None of the job's shards on the server is lost any more.
   bool HasWhole(const NodeId& server) const;

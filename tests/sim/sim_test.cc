@@ -51,7 +51,7 @@ const char* const kWanted[] = {"goes on from the state saved at inner step",
 
 struct Totals {
   int64_t rounds = 0, crashes = 0, events = 0, rejected = 0;
-  int64_t site_jobs = 0, adopted = 0, contributed = 0;
+  int64_t site_jobs = 0, adopted = 0, contributed = 0, preemptions = 0;
   std::map<std::string, int64_t> seen;  // how many lines have these words
 };
 
@@ -76,6 +76,7 @@ Totals Play(uint64_t first, uint64_t seeds, ClusterOptions (*options_of)(uint64_
     totals.site_jobs += outcome.site_jobs;
     totals.adopted += outcome.adopted;
     totals.contributed += outcome.contributed;
+    totals.preemptions += outcome.preemptions;
     INFO("seed " << seed << ": " << Describe(options));
     INFO("repeat with: bazel run //tests/sim:run -- " << mode << "--seed=" << seed << " --trace");
     REQUIRE(outcome.failure == "");
@@ -124,6 +125,13 @@ void PlayHostile(uint64_t first, uint64_t seeds) {
   Play(first, seeds, HostileOptions, "--hostile ", {});
 }
 
+void PlayJobs(uint64_t first, uint64_t seeds) {
+  const char* const wanted[] = {"its workers are taken", "stays: no job needs it now"};
+  const Totals totals = Play(first, seeds, JobsOptions, "--jobs ", wanted);
+  std::cout << totals.preemptions << " islands called for other jobs\n";
+  REQUIRE(totals.preemptions > static_cast<int64_t>(seeds));
+}
+
 // Histories that once broke a promise, which few others do in that way.
 TEST_CASE("a_push_lost_by_a_set_up_that_failed_later_is_withdrawn_after_the_next_one") {
   Play(706, 1, MovingOptions, "--moves ", {});
@@ -135,7 +143,7 @@ TEST_CASE("a_removed_job_whose_servers_hello_comes_twice_is_deleted_there") {
   Play(604, 1, SitesOptions, "--sites ", {});
 }
 
-// 460 histories in all. The slow target more_seeds_test plays 3,640 others.
+// 520 histories in all. The slow target more_seeds_test plays 3,640 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
 
 TEST_CASE("shards_move_and_are_filled_in_80_seeded_histories", "[servers]") { PlayMoves(1, 80); }
@@ -151,6 +159,10 @@ TEST_CASE("sites_have_servers_of_their_own_in_80_seeded_histories", "[servers]")
 
 TEST_CASE("a_hostile_worker_breaks_no_promise_in_60_seeded_histories", "[servers]") {
   PlayHostile(1, 60);
+}
+
+TEST_CASE("jobs_share_workers_by_priority_and_weight_in_60_seeded_histories", "[servers]") {
+  PlayJobs(1, 60);
 }
 
 TEST_CASE("a_hostile_worker_breaks_no_promise_in_440_more_seeded_histories", "[.more]") {

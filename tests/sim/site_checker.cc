@@ -112,8 +112,15 @@ int64_t Checker::contributed() const {
 // --------------------------------------------------------------------------------- all jobs ----
 
 Checker& Checkers::Of(const JobId& job) {
+  const auto other = others_.find(job);
+  if (other != others_.end()) return other->second;
   const auto site = sites_.find(job);
   return site == sites_.end() ? users_ : site->second;
+}
+
+bool Checkers::KnowsOther(const std::string& name) const {
+  return std::any_of(others_.begin(), others_.end(),
+                     [&](const auto& entry) { return entry.second.spec().name == name; });
 }
 
 bool Checkers::HoldsForSite(const NodeId& server) const {
@@ -126,6 +133,11 @@ void Checkers::Persisted(const StoreRecord& record) {
     const auto [site, fresh] = sites_.try_emplace(job->job, job->spec, &pool_, this);
     if (fresh && removal_requested_) site->second.NoteRemovalRequest();
     if (job->removed) site->second.EndPersisted();
+  }
+  if (const auto* job = std::get_if<JobRecord>(&record); job != nullptr && !job->site) {
+    if (job->spec.name != users_.spec().name) {
+      others_.try_emplace(job->job, job->spec, &pool_, this);
+    }
   }
   if (const auto* removed = std::get_if<RemovedRecord>(&record)) {
     if (IsOfSite(removed->job)) Of(removed->job).EndPersisted();
@@ -147,12 +159,14 @@ void Checkers::Persisted(const StoreRecord& record) {
 void Checkers::StoreReplaced() {
   users_.StoreReplaced();
   for (auto& [job, site] : sites_) site.StoreReplaced();
+  for (auto& [job, other] : others_) other.StoreReplaced();
 }
 
 void Checkers::NoteRemovalRequest() {
   removal_requested_ = true;
   users_.NoteRemovalRequest();
   for (auto& [job, site] : sites_) site.NoteRemovalRequest();
+  for (auto& [job, other] : others_) other.NoteRemovalRequest();
 }
 
 void Checkers::NotTaken(const ContributionId& contribution) {

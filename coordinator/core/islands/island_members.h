@@ -25,6 +25,8 @@ class IslandCapacity {
   IslandCapacity(const State& s, const Job& job);
   // Assigns one more worker; false: no island can take it.
   bool Take(const Worker& worker);
+  // `saved`: an earlier copy.
+  void Restore(const IslandCapacity& saved) { islands_ = saved.islands_; }
 
  private:
   // An island as it is, or would be.

@@ -138,7 +138,8 @@ void TouchIsland(State& s, const JobId& id, IslandId island) {
 // Touches what waits for what this heartbeat reports.
 void TouchAffectedByHeartbeat(State& s, const Worker& before, const WorkerHeartbeat& message) {
   const auto at = std::as_const(s).FindAssignment(before);
-  const bool leaves = before.record.draining || (at.job != nullptr && !at.job->called.empty());
+  const bool leaves =
+      before.record.draining || (at.job != nullptr && at.job->called.contains(at.island));
   const bool same = before.has_beaten && !leaves &&
                     GetDecisiveFields(before.progress) == GetDecisiveFields(message.progress) &&
                     GetDecisiveFields(before.following) == GetDecisiveFields(message.member) &&

@@ -18,11 +18,11 @@ constexpr double kMoveRounds = 2;  // that a worker's move costs: one ends early
 class Divider {
  public:
   Divider(const std::vector<SharingJob>& jobs, const std::vector<SharingUnit>& units,
-          const MayHave& may_have, const MayHave& takes)
+          const MayHave& may_have, Rooms& rooms)
       : jobs_(jobs),
         units_(units),
         may_have_(may_have),
-        takes_(takes),
+        rooms_(rooms),
         in_gang_(units.size(), false),
         own_(jobs.size()),
         has_(jobs.size(), 0) {
@@ -42,7 +42,12 @@ class Divider {
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return jobs_[a].priority > jobs_[b].priority; });
-    for (const size_t job : order) CompleteGang(job);
+    int waiting = 0;
+    for (const size_t job : order) {
+      if (!jobs_[job].started && waiting == kWaitingMost) continue;
+      CompleteGang(job);
+      waiting += !jobs_[job].started && !result_.whole[job];
+    }
     GiveIdle();
     for (int moves = 0; moves < kMovesMost && Balance(); ++moves) {
     }
@@ -75,7 +80,11 @@ class Divider {
     if (in_gang_[unit] || owner == job) return std::nullopt;
     if (!owner) return Rank{0, 0, 0, at};
     const int64_t above = jobs_[*owner].priority - jobs_[job].priority;
-    if (above > 0 || (above == 0 && *owner < job && !result_.whole[*owner])) return std::nullopt;
+    if ((above > 0 || (above == 0 && *owner < job)) && !result_.whole[*owner]) {
+      // It waits; an island of an incomplete gang trains on.
+      return jobs_[*owner].started ? std::nullopt : std::optional(Rank{0, 1, 0, at});
+    }
+    if (above > 0) return std::nullopt;
     return Rank{extra_[unit] ? 1 : 2, above, -static_cast<int64_t>(*owner), -at};
   }
 
@@ -89,20 +98,20 @@ class Divider {
       gang.push_back(unit);
       found += std::ssize(units_[unit].workers);  // also those that may come back
     }
+    rooms_.Save(job);
     if (found < needed) found += TakeFromOthers(job, needed - found, gang);
-    if (found < needed) return;
+    if (found < needed) return rooms_.Restore(job);
     result_.whole[job] = true;
     for (const size_t unit : gang) {
       in_gang_[unit] = true;
       const std::optional<size_t> owner = result_.shares[unit].job;
       if (owner == job) continue;
       Give(unit, job, WhyTaken(job, owner));
-      for (const NodeId& worker : units_[unit].workers) takes_(job, worker);
     }
   }
 
   // Appends units to the gang. Returns how many workers they have for it.
-  int64_t TakeFromOthers(size_t job, int64_t missing, std::vector<size_t>& gang) const {
+  int64_t TakeFromOthers(size_t job, int64_t missing, std::vector<size_t>& gang) {
     std::vector<std::pair<Rank, size_t>> ranked;
     for (size_t unit = 0; unit < units_.size(); ++unit) {
       if (const std::optional<Rank> rank = GetRank(job, unit)) ranked.emplace_back(*rank, unit);
@@ -111,7 +120,10 @@ class Divider {
     int64_t found = 0;
     for (const auto& [rank, unit] : ranked) {
       if (found >= missing) break;
-      const int64_t count = Count(job, units_[unit]);
+      int64_t count = 0;
+      for (const NodeId& worker : units_[unit].workers) {
+        count += may_have_(job, worker) && rooms_.Take(job, worker);
+      }
       if (count > 0) gang.push_back(unit);
       found += count;
     }
@@ -144,7 +156,7 @@ class Divider {
       if (!std::exchange(sorted, true)) std::stable_sort(order.begin(), order.end(), before);
       const NodeId& worker = units_[unit].workers.front();
       const auto job = std::find_if(order.begin(), order.end(), [&](size_t candidate) {
-        return may_have_(candidate, worker) && takes_(candidate, worker);
+        return may_have_(candidate, worker) && rooms_.Take(candidate, worker);
       });
       if (job == order.end()) continue;
       Give(unit, *job, "");
@@ -162,7 +174,7 @@ class Divider {
                      [&](size_t a, size_t b) { return Ratio(a, 0) < Ratio(b, 0); });
     for (auto from = order.rbegin(); from != order.rend(); ++from) {
       const std::optional<size_t> unit = LastExtra(*from);
-      if (!unit) continue;
+      if (!unit || !jobs_[*from].started) continue;
       for (const size_t to : order) {
         if (Ratio(to, 0) >= Ratio(*from, 0)) break;
         if (MovesByWeight(*from, to, *unit)) return true;
@@ -185,7 +197,7 @@ class Divider {
     const double rounds = std::min(jobs_[from].rounds_left, jobs_[to].rounds_left);
     if (jobs_[from].priority != jobs_[to].priority || Ratio(from, -count) < Ratio(to, count) ||
         !IsWorthChanging({workers, workers * kMoveRounds, rounds}) || Count(to, moved) < count ||
-        !takes_(to, moved.workers.front())) {
+        !rooms_.Take(to, moved.workers.front())) {
       return false;
     }
     Give(unit, to,
@@ -198,7 +210,7 @@ class Divider {
   const std::vector<SharingJob>& jobs_;
   const std::vector<SharingUnit>& units_;
   const MayHave& may_have_;
-  const MayHave& takes_;
+  Rooms& rooms_;
   Division result_;
   std::vector<bool> in_gang_, extra_;     // by unit; extra: beyond the gang of who has it
   std::vector<std::vector<size_t>> own_;  // units, by the job that has them
@@ -208,8 +220,8 @@ class Divider {
 }  // namespace
 
 Division Divide(const std::vector<SharingJob>& jobs, const std::vector<SharingUnit>& units,
-                const MayHave& may_have, const MayHave& takes) {
-  return Divider(jobs, units, may_have, takes).Divide();
+                const MayHave& may_have, Rooms& rooms) {
+  return Divider(jobs, units, may_have, rooms).Divide();
 }
 
 }  // namespace atl::coord

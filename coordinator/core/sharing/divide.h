@@ -8,7 +8,9 @@
 //    has beyond its gang.
 // 2. Backfill. Workers that a waiting job cannot use yet, because its gang is incomplete even with
 //    all that it may take, serve the jobs after it. That delays it by no more than an orderly
-//    leave: it takes them back as soon as they complete its gang.
+//    leave: it takes them back as soon as they complete its gang. The same holds for workers of a
+//    job that prepares, once its gang is incomplete.
+//    Of the jobs that wait only the first kWaitingMost are looked at.
 // 3. What is idle then goes to the job of the highest priority that can use it, among equal ones to
 //    the one with the fewest workers for its weight.
 // 4. Jobs of equal priority balance what they have beyond their gangs by weight. A unit moves only
@@ -34,7 +36,7 @@ struct SharingJob {
   int64_t priority = 0;
   double weight = 1;       // above 0
   int64_t needed = 1;      // workers of its gang
-  bool started = false;    // uses idle workers without a whole gang, too
+  bool started = false;    // has islands: uses idle workers without a whole gang, too
   int64_t away = 0;        // workers that it lost a moment ago and that may come back
   double rounds_left = 0;  // that it trains for
 };
@@ -55,13 +57,25 @@ struct Division {
   std::vector<bool> whole;    // by job: its gang is complete once it has its shares
 };
 
-// `may_have`: the job can use the worker. `takes`: the job has room for one more worker, this one,
-// which fills it.
+inline constexpr int kWaitingMost = 64;
+
+// Returns whether the job can use the worker.
 using MayHave = std::function<bool(size_t job, const NodeId& worker)>;
+
+// The room that jobs have for more workers.
+class Rooms {
+ public:
+  virtual ~Rooms() = default;
+  // Returns whether the job has room for this worker, which fills it.
+  virtual bool Take(size_t job, const NodeId& worker) = 0;
+  // Restore undoes what the job has taken since Save, of the same job.
+  virtual void Save(size_t job) = 0;
+  virtual void Restore(size_t job) = 0;
+};
 
 // `jobs`: in the order of submission.
 Division Divide(const std::vector<SharingJob>& jobs, const std::vector<SharingUnit>& units,
-                const MayHave& may_have, const MayHave& takes);
+                const MayHave& may_have, Rooms& rooms);
 
 }  // namespace atl::coord
 

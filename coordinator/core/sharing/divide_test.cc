@@ -12,6 +12,19 @@ namespace {
 
 constexpr size_t kNone = 99;
 
+// Each job has room for as many workers.
+class CountedRooms : public Rooms {
+ public:
+  CountedRooms(std::vector<int64_t> has, int64_t most) : has_(std::move(has)), most_(most) {}
+  bool Take(size_t job, const NodeId&) override { return has_[job] < most_ && ++has_[job] > 0; }
+  void Save(size_t job) override { saved_ = has_[job]; }
+  void Restore(size_t job) override { has_[job] = saved_; }
+
+ private:
+  std::vector<int64_t> has_;
+  int64_t most_ = 0, saved_ = 0;
+};
+
 // Workers "0", "1", ... in units of one.
 struct Case {
   std::vector<SharingJob> jobs;
@@ -31,9 +44,9 @@ struct Case {
     for (const SharingUnit& unit : units) {
       if (unit.job) has[*unit.job] += std::ssize(unit.workers);
     }
+    CountedRooms rooms(has, most);
     return Divide(
-        jobs, units, [](size_t, const NodeId&) { return true; },
-        [&](size_t job, const NodeId&) { return has[job] < most && ++has[job] > 0; });
+        jobs, units, [](size_t, const NodeId&) { return true; }, rooms);
   }
 };
 

@@ -115,6 +115,7 @@ struct Sharing {
   std::vector<SharingUnit> units;
   std::vector<Place> places;               // by unit
   std::vector<IslandCapacity> capacities;  // by job
+  int described = 0;                       // waiting jobs, with what keeps each worker from them
 
   void Add(const Place& place, std::optional<size_t> job, std::vector<NodeId> workers) {
     units.push_back({std::move(workers), job});
@@ -147,7 +148,7 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
                      .priority = schedule.priority,
                      .weight = static_cast<double>(std::max<int64_t>(1, schedule.weight)),
                      .needed = NeededWorkers(job.spec()),
-                     .started = job.progress.state != JobState::kQueued,
+                     .started = job.active(),
                      .rounds_left = CountRoundsLeft(job)};
   int64_t workers = 0;
   for (const auto& [id, island] : job.islands) {
@@ -173,7 +174,10 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
   all.capacities.emplace_back(s, job);
 }
 
-std::string WaitsForWorkers(const State& s, const Job& job, int64_t idle) {
+// `all.described` bounds the work: looking at all workers for each of many jobs would take long.
+std::string WaitsForWorkers(const State& s, const Job& job, int64_t idle, Sharing& all) {
+  constexpr int kDescribed = 16;
+  if (++all.described > kDescribed) return "waiting for workers; other jobs wait before it";
   return absl::StrCat("waiting for workers: ", NeededWorkers(job.spec()), " needed, ", idle,
                       " idle", RefusedBy(s, job), LeftOut(s, job));
 }
@@ -187,14 +191,14 @@ Sharing Collect(State& s, const IdleList& idle) {
   s.jobs.ForEachLive([&](Job& job) {
     if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing ||
         job.stale()) {
-      return;
+      return job.called.clear();  // nothing is divided anew while it is so
     }
     if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, idle);
     if (job.progress.state == JobState::kQueued && !TooFewServers(s, job).empty()) {
       const int64_t there = std::count_if(idle.begin(), idle.end(), [&](const Worker* worker) {
         return IsIdleFor(s, *worker, job);
       });
-      job.waiting_for = WaitsForWorkers(s, job, there);
+      job.waiting_for = WaitsForWorkers(s, job, there, all);
       if (there >= NeededWorkers(job.spec())) job.waiting_for = TooFewServers(s, job);
       return;
     }
@@ -227,9 +231,21 @@ std::string WhoHasThem(const State& s, const Sharing& all, size_t waiting) {
   return text;
 }
 
+// Returns until when workers are expected that have not come back since the coordinator's restart:
+// until then an island that was not called before it may seem to be the one to call.
+std::optional<Instant> ReattachingUntil(const State& s) {
+  std::optional<Instant> until;
+  for (const auto& [name, worker] : s.workers) {
+    if (worker.reattach_by && *worker.reattach_by > s.now) {
+      until = std::max(until.value_or(s.now), *worker.reattach_by);
+    }
+  }
+  return until;
+}
+
 void SetCalled(State& s, Job& job, IslandId id, const std::string& reason) {
   const auto called = job.called.find(id);
-  if (called != job.called.end() && called->second == reason) return;
+  if (called != job.called.end() && called->second.reason == reason) return;
   if (called == job.called.end() && reason.empty()) return;
   s.Touch(job, id);
   if (reason.empty()) {
@@ -241,7 +257,7 @@ void SetCalled(State& s, Job& job, IslandId id, const std::string& reason) {
     s.Log(job.id(), Severity::kInfo,
           absl::StrCat("island ", id, " leaves when it has pushed what it has trained: ", reason));
   }
-  job.called[id] = reason;
+  job.called.try_emplace(id, CalledIsland{"", s.now}).first->second.reason = reason;
 }
 
 void Release(State& s, Job& job, Worker& worker, const std::string& reason) {
@@ -251,7 +267,7 @@ void Release(State& s, Job& job, Worker& worker, const std::string& reason) {
 }
 
 // A job whose gang is complete in idle workers begins.
-void ScheduleQueued(State& s, const Sharing& all, const Division& division, size_t at) {
+void ScheduleQueued(State& s, Sharing& all, const Division& division, size_t at) {
   Job& job = *all.jobs[at];
   int64_t idle = 0, leaving = 0;
   std::vector<Worker*> workers;
@@ -270,7 +286,7 @@ void ScheduleQueued(State& s, const Sharing& all, const Division& division, size
     for (Worker* worker : workers) MakeCandidate(s, job, *worker);
     return;
   }
-  job.waiting_for = WaitsForWorkers(s, job, idle);
+  job.waiting_for = WaitsForWorkers(s, job, idle, all);
   if (leaving > 0) absl::StrAppend(&job.waiting_for, "; ", leaving, " are to leave other jobs");
   job.waiting_for += WhoHasThem(s, all, at);
 }
@@ -284,9 +300,22 @@ void Unschedule(State& s, Job& job, const std::string& reason) {
   s.SetState(job, JobState::kQueued, absl::StrCat("its workers are taken: ", reason));
 }
 
+// Returns whether the job is left enough workers to begin.
+bool KeepsGang(const Sharing& all, const Division& division, size_t at) {
+  int64_t left = 0;
+  for (size_t unit = 0; unit < all.units.size(); ++unit) {
+    if (all.units[unit].job == at && division.shares[unit].job == at) {
+      left += std::ssize(all.units[unit].workers);
+    }
+  }
+  return left >= all.sharing[at].needed;
+}
+
 // True if candidates were taken from their jobs: they are idle now.
-bool CarryOut(State& s, const Sharing& all, const Division& division) {
+bool CarryOut(State& s, Sharing& all, const Division& division) {
   bool released = false;
+  const std::optional<Instant> reattaching = ReattachingUntil(s);
+  if (reattaching) s.reconcile_by = std::min(s.reconcile_by, *reattaching);
   for (size_t at = 0; at < all.jobs.size(); ++at) {
     Job& job = *all.jobs[at];
     if (job.progress.state == JobState::kQueued) {
@@ -298,9 +327,12 @@ bool CarryOut(State& s, const Sharing& all, const Division& division) {
   for (size_t unit = 0; unit < all.units.size(); ++unit) {
     const Sharing::Place& place = all.places[unit];
     const Share& share = division.shares[unit];
-    const bool moves = share.job != all.units[unit].job;
+    const std::optional<size_t>& from = all.units[unit].job;
+    const bool moves = share.job != from;
     if (place.island >= 0) {
-      SetCalled(s, *place.job, place.island, moves ? share.reason : "");
+      if (!moves || !reattaching) {
+        SetCalled(s, *place.job, place.island, moves ? share.reason : "");
+      }
       continue;
     }
     Worker& worker = *s.FindWorker(all.units[unit].workers.front());
@@ -311,7 +343,7 @@ bool CarryOut(State& s, const Sharing& all, const Division& division) {
       if (started && worker.candidate_for.empty()) MakeCandidate(s, job, worker);
     } else if (worker.candidate_for == place.job->id()) {
       released = true;
-      if (place.job->progress.state == JobState::kPreparing) {
+      if (place.job->progress.state == JobState::kPreparing && !KeepsGang(all, division, *from)) {
         Unschedule(s, *place.job, share.reason);
       } else {
         Release(s, *place.job, worker, share.reason);
@@ -321,11 +353,29 @@ bool CarryOut(State& s, const Sharing& all, const Division& division) {
   return released;
 }
 
+class Capacities : public Rooms {
+ public:
+  // Both outlive it.
+  Capacities(const State& s, std::vector<IslandCapacity>& by_job) : s_(s), by_job_(by_job) {}
+  bool Take(size_t job, const NodeId& name) override {
+    const Worker* worker = s_.FindWorker(name);
+    return worker != nullptr && by_job_[job].Take(*worker);
+  }
+  void Save(size_t job) override { saved_.emplace(by_job_[job]); }
+  void Restore(size_t job) override { by_job_[job].Restore(*saved_); }
+
+ private:
+  const State& s_;
+  std::vector<IslandCapacity>& by_job_;
+  std::optional<IslandCapacity> saved_;
+};
+
 // True if there is more to divide.
 bool DivideOnce(State& s) {
   const IdleList idle = ListIdle(s);
   s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, idle); });
   Sharing all = Collect(s, idle);
+  Capacities rooms(s, all.capacities);
   const Division division = Divide(
       all.sharing, all.units,
       [&](size_t at, const NodeId& name) {
@@ -333,10 +383,7 @@ bool DivideOnce(State& s) {
         return CanUse(s, job, name) && (job.spec().data.sites.empty() ||
                                         WhyNoData(job.spec(), *s.FindWorker(name)).empty());
       },
-      [&](size_t job, const NodeId& name) {
-        const Worker* worker = s.FindWorker(name);
-        return worker != nullptr && all.capacities[job].Take(*worker);
-      });
+      rooms);
   return CarryOut(s, all, division);
 }
 
