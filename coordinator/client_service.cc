@@ -197,6 +197,7 @@ class ClientService::Impl {
         for (std::string& certificate : page->certificates) {
           reply->add_certificates(std::move(certificate));
         }
+        reply->set_newest_digest(page->newest_digest);
         return absl::OkStatus();
       });
     }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <set>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -26,6 +27,7 @@ struct KeptDecisions {
   std::string job;
   std::vector<DecisionRecord> decisions;  // oldest first
   std::vector<std::string> certificates;
+  std::string newest_digest;
 };
 
 absl::StatusOr<KeptDecisions> ReadFromCoordinator(const Global& global, const std::string& job) {
@@ -34,6 +36,7 @@ absl::StatusOr<KeptDecisions> ReadFromCoordinator(const Global& global, const st
   ATOLL_ASSIGN_OR_RETURN(kept.job, client->FindJob(job));
   v1::DecisionsRequest request;
   request.set_job(kept.job);
+  std::set<std::string> certificates;
   for (;;) {
     ATOLL_ASSIGN_OR_RETURN(const v1::DecisionsReply page, client->Decisions(request));
     for (const std::string& bytes : page.records()) {
@@ -45,8 +48,11 @@ absl::StatusOr<KeptDecisions> ReadFromCoordinator(const Global& global, const st
       request.set_after_round(decision->round);
       kept.decisions.push_back(std::move(*decision));
     }
-    if (page.records().empty()) return kept;
-    kept.certificates.assign(page.certificates().begin(), page.certificates().end());
+    certificates.insert(page.certificates().begin(), page.certificates().end());
+    if (!page.records().empty()) continue;
+    kept.certificates.assign(certificates.begin(), certificates.end());
+    kept.newest_digest = page.newest_digest();
+    return kept;
   }
 }
 
@@ -77,6 +83,10 @@ absl::StatusOr<KeptDecisions> ReadFromBackup(const VerifyFlags& flags) {
   for (const StoreRecord& record : contents.records) {
     const auto* decision = std::get_if<DecisionRecord>(&record);
     if (decision != nullptr && decision->job == kept.job) kept.decisions.push_back(*decision);
+    const auto* progress = std::get_if<ProgressRecord>(&record);
+    if (progress != nullptr && progress->job == kept.job) {
+      kept.newest_digest = progress->decisions_digest;
+    }
   }
   std::sort(kept.decisions.begin(), kept.decisions.end(),
             [](const auto& a, const auto& b) { return a.round < b.round; });
@@ -104,8 +114,9 @@ absl::Status Verify(const Global& global, const VerifyFlags& flags) {
     return Annotate(kept.status(), absl::StrCat("--backup ", flags.backup));
   }
   ATOLL_RETURN_IF_ERROR(kept.status());
-  const CheckedDecisions checked = CheckDecisions(kept->decisions, kept->certificates, authority);
-  if (checked.bad_round != 0) {
+  const CheckedDecisions checked =
+      CheckDecisions(kept->decisions, kept->newest_digest, kept->certificates, authority);
+  if (!checked.problem.empty()) {
     return absl::DataLossError(
         absl::StrCat(kept->job, ": round ", checked.bad_round, " does not fit: ", checked.problem));
   }
@@ -114,6 +125,8 @@ absl::Status Verify(const Global& global, const VerifyFlags& flags) {
     std::cout << DocumentLine(
         {{"job", kept->job},
          {"decisions", checked.decisions},
+         {"unchained", checked.unchained},
+         {"begins_at", checked.begins_at},
          {"first_round", checked.first_round},
          {"last_round", checked.last_round},
          {"signed_contributions", checked.signed_contributions},
@@ -126,6 +139,14 @@ absl::Status Verify(const Global& global, const VerifyFlags& flags) {
     std::cout << kept->job << ": rounds " << checked.first_round << " to " << checked.last_round
               << " follow each other; " << SignaturesText(checked, !authority.empty())
               << "\nnewest digest: " << digest << "\n";
+    if (checked.unchained > 0) {
+      std::cout << CountText(checked.unchained, "round") << " before have no digest: "
+                << "an earlier build decided them, or they were changed\n";
+    }
+    if (checked.begins_at > checked.first_round || checked.begins_at > 1) {
+      std::cout << "round " << checked.begins_at << " begins a chain: the job was taken over from "
+                << "its parameter servers, and it is not shown to follow earlier ones\n";
+    }
   }
   return absl::OkStatus();
 }

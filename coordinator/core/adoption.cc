@@ -94,8 +94,8 @@ void ForgetRounds(Job& job, int64_t newest_round) {
     job.rounds.dirty.decisions.insert(job.rounds.decisions.rbegin()->first);
     job.rounds.decisions.erase(std::prev(job.rounds.decisions.end()));
   }
-  const std::map<int64_t, DecisionRecord>& kept = job.rounds.decisions;
-  job.EditProgress().decisions_digest = kept.empty() ? "" : kept.rbegin()->second.digest;
+  // The next one follows none that is kept: a chain begins (rounds/decision_chain.h).
+  job.EditProgress().decisions_digest.clear();
   job.rounds.staged.clear();
   job.rounds.complete.clear();
   job.rounds.waits_for_room.clear();

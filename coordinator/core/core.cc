@@ -1,6 +1,7 @@
 #include "coordinator/core/core.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/check.h"
@@ -171,14 +172,20 @@ std::optional<CoordinatorCore::DecisionsPage> CoordinatorCore::Decisions(const J
                                                                          size_t most) const {
   const coord::Job* job = impl_->Find(id);
   if (job == nullptr) return std::nullopt;
-  DecisionsPage page;
+  DecisionsPage page{.newest_digest = job->progress.decisions_digest};
+  std::set<std::string> keys;
   const std::map<int64_t, DecisionRecord>& kept = job->rounds.decisions;
   for (auto d = kept.upper_bound(after_round); d != kept.end() && page.decisions.size() < most;
        ++d) {
     page.decisions.push_back(d->second);
     page.decisions.back().gram.clear();
+    for (const DecisionParticipant& p : d->second.participants) {
+      if (p.signature) keys.insert(p.signature->key);
+    }
   }
-  for (const Signer& signer : job->record.signers) page.certificates.push_back(signer.certificate);
+  for (const Signer& signer : job->record.signers) {
+    if (keys.contains(signer.key)) page.certificates.push_back(signer.certificate);
+  }
   return page;
 }
 

@@ -285,10 +285,12 @@ class CoordinatorCore {
   JobPage Jobs(int64_t before = 0, size_t ended_most = kJobsOnPage) const;
   std::optional<JobView> Job(Instant now, const JobId& job) const;
   // Decisions that are kept of rounds after this one, oldest first and without their Gram matrices,
-  // at most so many, and the certificates of those who have signed contributions.
+  // at most so many, the certificates of those who have signed their contributions, and the digest
+  // of the job's newest decision.
   struct DecisionsPage {
     std::vector<DecisionRecord> decisions;
     std::vector<std::string> certificates;
+    std::string newest_digest;
   };
   std::optional<DecisionsPage> Decisions(const JobId& job, int64_t after_round, size_t most) const;
   // Parts of the above, without the work for the rest.

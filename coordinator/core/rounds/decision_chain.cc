@@ -1,8 +1,11 @@
 #include "coordinator/core/rounds/decision_chain.h"
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -46,31 +49,77 @@ std::string ParticipantText(const JobId& job, const DecisionParticipant& p) {
                       absl::BytesToHexString(p.signature->signature), "\n");
 }
 
-// The certificates by their keys; empty: the authority has signed one of them not.
-using Signers = std::map<std::string, std::string>;
+struct ChainSigner {
+  Identity identity;
+  std::string certificate;
+};
+using ChainSigners = std::map<std::string, ChainSigner>;  // by their keys; the authority's alone
+
+ChainSigners ReadSigners(const std::vector<std::string>& certificates,
+                         const std::string& authority) {
+  ChainSigners signers;
+  for (const std::string& certificate : certificates) {
+    const absl::StatusOr<CertificateFacts> facts = ReadCertificate(certificate);
+    if (facts.ok() && facts->identity.ok() && IsSignedBy(certificate, authority)) {
+      signers[facts->key_digest] = {*facts->identity, certificate};
+    }
+  }
+  return signers;
+}
 
 std::string SignatureProblem(const JobId& job, const DecisionParticipant& p,
-                             const Signers& signers) {
+                             const ChainSigners& signers) {
   const std::string of =
       absl::StrCat("the contribution of island ", p.contribution.island, " (", p.worker, ")");
   const auto signer = signers.find(p.signature->key);
   if (signer == signers.end()) {
     return absl::StrCat(of, " is signed by a key that no certificate of the cluster has");
   }
+  const Identity& identity = signer->second.identity;
+  if (identity.role != Role::kWorker || !CoversName(identity, p.worker)) {
+    return absl::StrCat(of, " is signed by ", ToText(identity));
+  }
   const std::string text = MakeSignedText(job, p.contribution, p.consumed, *p.signature);
-  return HasSigned(signer->second, text, p.signature->signature)
+  return HasSigned(signer->second.certificate, text, p.signature->signature)
              ? ""
              : absl::StrCat(of, " has a signature that does not fit what is said of it");
+}
+
+bool HasToBeSigned(const DecisionRecord& decision, const DecisionParticipant& p) {
+  return !decision.digest_before.empty() && !absl::StartsWith(p.worker, kBranchPrefix);
+}
+
+bool HasSignature(const DecisionRecord& decision) {
+  return std::any_of(decision.participants.begin(), decision.participants.end(),
+                     [](const DecisionParticipant& p) { return p.signature.has_value(); });
+}
+
+// Counts the decision's contributions, and checks them where there are signers. `must`: those that
+// workers make have to be signed.
+std::string ContributionsProblem(const DecisionRecord& decision, const ChainSigners* signers,
+                                 bool must, CheckedDecisions* checked) {
+  for (const DecisionParticipant& p : decision.participants) {
+    ++(p.signature ? checked->signed_contributions : checked->unsigned_contributions);
+    if (signers == nullptr || (!p.signature && !(must && HasToBeSigned(decision, p)))) continue;
+    std::string problem = p.signature
+                              ? SignatureProblem(decision.job, p, *signers)
+                              : absl::StrCat("the contribution of island ", p.contribution.island,
+                                             " (", p.worker, ") is not signed");
+    if (!problem.empty()) return problem;
+  }
+  return "";
 }
 
 // Why the decision does not follow the one before; `before` is null for the first.
 std::string LinkProblem(const DecisionRecord& decision, const DecisionRecord* before) {
   if (decision.digest.empty()) return "it has no digest, and the one before has";
-  if (before != nullptr && decision.round != before->round + 1) {
-    return absl::StrCat("it follows round ", before->round, ": rounds between are missing");
-  }
-  if (before != nullptr && decision.digest_before != before->digest) {
-    return "it was made after another round than the one before it";
+  if (before != nullptr && !decision.digest_before.empty()) {
+    if (decision.round != before->round + 1) {
+      return absl::StrCat("it follows round ", before->round, ": rounds between are missing");
+    }
+    if (decision.digest_before != before->digest) {
+      return "it was made after another round than the one before it";
+    }
   }
   return DigestDecision(decision) == decision.digest ? "" : "it is not what was decided";
 }
@@ -101,38 +150,43 @@ std::string DigestDecision(const DecisionRecord& decision) {
 }
 
 CheckedDecisions CheckDecisions(const std::vector<DecisionRecord>& decisions,
+                                const std::string& newest,
                                 const std::vector<std::string>& certificates,
                                 const std::string& authority) {
-  Signers signers;
-  for (const std::string& certificate : certificates) {
-    const absl::StatusOr<CertificateFacts> facts = ReadCertificate(certificate);
-    if (facts.ok() && IsSignedBy(certificate, authority)) signers[facts->key_digest] = certificate;
-  }
+  const ChainSigners signers = ReadSigners(certificates, authority);
+  const bool checks_signatures = !authority.empty();
+  // Who removes all signatures must not pass either.
+  const bool any_signed = std::any_of(decisions.begin(), decisions.end(), HasSignature);
+  bool must = !any_signed;
   CheckedDecisions checked;
   const DecisionRecord* before = nullptr;
+  const auto fail = [&](int64_t round, std::string problem) {
+    checked.bad_round = round;
+    checked.problem = std::move(problem);
+    return checked;
+  };
   for (const DecisionRecord& decision : decisions) {
-    if (before == nullptr && decision.digest.empty()) continue;  // of a build without them
-    const auto fail = [&](std::string problem) {
-      checked.bad_round = decision.round;
-      checked.problem = std::move(problem);
-      return checked;
-    };
-    if (std::string problem = LinkProblem(decision, before); !problem.empty()) {
-      return fail(std::move(problem));
+    if (before == nullptr && decision.digest.empty()) {
+      ++checked.unchained;
+      continue;
     }
-    for (const DecisionParticipant& p : decision.participants) {
-      ++(p.signature ? checked.signed_contributions : checked.unsigned_contributions);
-      if (!p.signature || authority.empty()) continue;
-      std::string problem = SignatureProblem(decision.job, p, signers);
-      if (!problem.empty()) return fail(std::move(problem));
+    std::string problem = LinkProblem(decision, before);
+    if (problem.empty()) {
+      problem =
+          ContributionsProblem(decision, checks_signatures ? &signers : nullptr, must, &checked);
     }
+    if (!problem.empty()) return fail(decision.round, std::move(problem));
+    must |= HasSignature(decision);
     if (before == nullptr) checked.first_round = decision.round;
+    if (decision.digest_before.empty()) checked.begins_at = decision.round;
     checked.last_round = decision.round;
     checked.digest = decision.digest;
     ++checked.decisions;
     before = &decision;
   }
-  return checked;
+  if (newest.empty() || newest == checked.digest) return checked;
+  return fail(before == nullptr ? 0 : before->round + 1,
+              "the job's newest decision is not among those that are kept, or has no digest");
 }
 
 }  // namespace atl

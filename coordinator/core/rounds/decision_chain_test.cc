@@ -51,6 +51,7 @@ std::vector<DecisionRecord> SignedRounds(int64_t rounds) {
     p.signature->key = ReadCertificate(TheMembers().certificate)->key_digest;
     decision.participants = {p, p};
     decision.participants[1].contribution.island = 1;
+    decision.participants[1].worker = "site oslo";
     decision.participants[1].weight = 0.25;
     decision.participants[1].signature.reset();
     decision.digest_before = decisions.empty() ? "" : decisions.back().digest;
@@ -61,7 +62,8 @@ std::vector<DecisionRecord> SignedRounds(int64_t rounds) {
 }
 
 CheckedDecisions Check(const std::vector<DecisionRecord>& decisions) {
-  return CheckDecisions(decisions, {TheMembers().certificate}, TheMembers().authority.certificate);
+  return CheckDecisions(decisions, "", {TheMembers().certificate},
+                        TheMembers().authority.certificate);
 }
 
 TEST_CASE("decisions_as_they_were_made_fit_and_are_counted") {
@@ -130,11 +132,11 @@ TEST_CASE("a_contribution_that_its_member_has_not_signed_does_not_fit_even_in_a_
 TEST_CASE("certificates_of_another_authority_vouch_for_nothing") {
   const std::vector<DecisionRecord> decisions = SignedRounds(1);
   const Members others;
-  CHECK(CheckDecisions(decisions, {TheMembers().certificate}, others.authority.certificate)
+  CHECK(CheckDecisions(decisions, "", {TheMembers().certificate}, others.authority.certificate)
             .bad_round == 1);
-  CHECK(CheckDecisions(decisions, {}, TheMembers().authority.certificate).bad_round == 1);
+  CHECK(CheckDecisions(decisions, "", {}, TheMembers().authority.certificate).bad_round == 1);
   // Without an authority the chain alone is checked.
-  CHECK(CheckDecisions(decisions, {}, "").bad_round == 0);
+  CHECK(CheckDecisions(decisions, "", {}, "").bad_round == 0);
 }
 
 TEST_CASE("decisions_of_a_build_without_digests_come_before_the_chain") {
@@ -147,6 +149,66 @@ TEST_CASE("decisions_of_a_build_without_digests_come_before_the_chain") {
   const CheckedDecisions checked = Check(decisions);
   CHECK(checked.bad_round == 0);
   CHECK(checked.decisions == 2);
+  CHECK(checked.unchained == 1);
+}
+
+// Makes the digests of changed decisions anew, each of a new chain's too.
+std::vector<DecisionRecord> Rechained(std::vector<DecisionRecord> decisions) {
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    decisions[i].digest_before = i == 0 ? "" : decisions[i - 1].digest;
+    decisions[i].digest = DigestDecision(decisions[i]);
+  }
+  return decisions;
+}
+
+TEST_CASE("only_the_worker_that_has_contributed_signs_its_contribution") {
+  const std::vector<DecisionRecord> decisions = SignedRounds(2);
+  const auto bad_round = [&](const Identity& identity) {
+    const std::string certificate =
+        SignRequest(TheMembers().authority, MakeRequest(TheMembers().key).value(),
+                    {identity, {}, "", 0, 4'000'000'000})
+            .value();
+    return CheckDecisions(decisions, "", {certificate}, TheMembers().authority.certificate)
+        .bad_round;
+  };
+  CHECK(bad_round({Role::kWorker, "w1"}) == 0);
+  CHECK(bad_round({Role::kWorker, "w*"}) == 0);  // daemons share it
+  CHECK(bad_round({Role::kWorker, "w3"}) == 1);
+  CHECK(bad_round({Role::kCoordinator, "w1"}) == 1);
+  CHECK(bad_round({Role::kOperator, "w1"}) == 1);
+}
+
+TEST_CASE("signatures_that_were_removed_are_missed") {
+  std::vector<DecisionRecord> decisions = SignedRounds(4);
+  decisions[2].participants[0].signature.reset();
+  CHECK(Check(Rechained(decisions)).bad_round == 3);
+  // All of them; the first round begins the chain.
+  for (DecisionRecord& decision : decisions) decision.participants[0].signature.reset();
+  CHECK(Check(Rechained(decisions)).bad_round == 2);
+  CHECK(CheckDecisions(Rechained(decisions), "", {}, "").problem.empty());
+}
+
+TEST_CASE("the_newest_decisions_and_all_digests_are_missed_by_the_job_s_newest_digest") {
+  std::vector<DecisionRecord> decisions = SignedRounds(4);
+  const std::string newest = decisions.back().digest;
+  CHECK(CheckDecisions(decisions, newest, {}, "").problem.empty());
+  decisions.pop_back();
+  CHECK(CheckDecisions(decisions, newest, {}, "").bad_round == 4);
+  for (DecisionRecord& decision : decisions) decision.digest.clear();
+  CHECK_FALSE(CheckDecisions(decisions, newest, {}, "").problem.empty());
+  CHECK_FALSE(CheckDecisions({}, newest, {}, "").problem.empty());
+}
+
+TEST_CASE("a_decision_that_is_taken_over_begins_a_chain_and_is_named") {
+  std::vector<DecisionRecord> decisions = SignedRounds(3), taken = SignedRounds(9);
+  CHECK(Check(decisions).begins_at == 1);
+  decisions.push_back(taken.back());
+  decisions.back().digest_before.clear();
+  decisions.back().digest = DigestDecision(decisions.back());
+  const CheckedDecisions checked = Check(decisions);
+  CHECK(checked.problem.empty());
+  CHECK(checked.begins_at == 9);
+  CHECK(Check({taken.begin() + 2, taken.end()}).begins_at == -1);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/decide.h"
+#include "coordinator/core/rounds/decision_chain.h"
 #include "coordinator/core/rounds/merge.h"
 #include "coordinator/core/rounds/robust_weights.h"
 #include "coordinator/core/rounds/round_length.h"
@@ -34,7 +35,10 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
   DecisionParticipant p;
   p.contribution = id;
   const IslandRecord& island = job.islands.at(id.island);
-  p.worker = island.site.empty() ? island.worker : absl::StrCat("site ", island.site);
+  // The island may have another leader since.
+  p.worker = !island.site.empty()    ? absl::StrCat(kBranchPrefix, island.site)
+             : record.worker.empty() ? island.worker
+                                     : record.worker;
   p.inner_steps = record.inner_steps;
   p.tokens = record.tokens;
   p.train_loss = record.train_loss;

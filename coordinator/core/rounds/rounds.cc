@@ -330,8 +330,9 @@ void OnPushRequest(State& s, Worker& worker, const PushRequest& message) {
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
-  const std::string& site = GetWorkerSite(worker);
-  rounds.EditContribution(id).site = site.empty() ? worker.record.name : site;
+  ContributionRecord& taken = rounds.EditContribution(id);
+  taken.site = GetWorkerSite(worker);
+  taken.worker = worker.record.name;
   KeepSigned(job, worker, message);
   NotePush(s, job, id.island);
   Grant(s, job, rounds, worker, id);

@@ -140,7 +140,8 @@ TEST_CASE("decisions_form_a_chain_over_restarts") {
                  "servers answer"});
     }
   }
-  const CheckedDecisions checked = CheckDecisions(w.Stored<DecisionRecord>(), {}, "");
+  const CheckedDecisions checked = CheckDecisions(
+      w.Stored<DecisionRecord>(), w.Stored<ProgressRecord>()[0].decisions_digest, {}, "");
   CHECK(checked.problem.empty());
   CHECK(checked.decisions == 4);
   CHECK(checked.digest == w.Stored<ProgressRecord>()[0].decisions_digest);
