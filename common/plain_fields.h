@@ -3,8 +3,8 @@
 // layout is the code's, and no number of a version is in the bytes.
 //
 // Numbers, enums, times, texts, std containers, optionals, variants, shared pointers, absl::Status
-// and absl::StatusOr are written; functions are left out, and read as they are. Classes that may be
-// copied byte by byte are; another one with private fields, bases, or others than are written, has
+// and absl::StatusOr are written; functions are left out, and read as they are. Classes without
+// padding that may be copied byte by byte are; another one with private fields, bases, or others than are written, has
 //
 //   template <class V>
 //   void VisitFields(V& v) { v(a_, b_); }
@@ -175,6 +175,8 @@ class PlainCodec {
     } else if constexpr (HasVisitFields<T>) {
       value.VisitFields(*this);
     } else if constexpr (std::is_trivially_copyable_v<T> && !std::is_aggregate_v<T>) {
+      static_assert(!std::is_pointer_v<T>, "its address says nothing");
+      static_assert(std::has_unique_object_representations_v<T>, "needs VisitFields: its padding");
       Raw(&value, sizeof(value));
     } else {
       VisitAggregate(*this, value);

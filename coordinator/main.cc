@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
       "file of `atoll backup`: restores it to --state-dir, which must be empty, and starts");
   app.add_option("--record", options.record,
                  "folder for a recording of what is received and decided, for `atoll replay`: the "
-                 "newest 128 MiB of it");
+                 "newest 512 MiB of it, for this user alone to read");
   atl::AddLogFlags(app);
   app.add_option("--http-listen", options.http_listen, "HOST:PORT of the web page; default: none");
   app.add_option("--certificate-lifetime", lifetime,

@@ -83,6 +83,11 @@ class RoundLength {
     return wanted;
   }
 
+  template <class V>
+  void VisitFields(V& v) {
+    v(wanted_since_);
+  }
+
  private:
   std::optional<Instant> wanted_since_;
 };

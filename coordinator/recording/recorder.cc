@@ -1,19 +1,28 @@
 #include "coordinator/recording/recorder.h"
 
+#include <sys/stat.h>
+
 #include <array>
+#include <cerrno>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/paths.h"
 #include "common/plain_fields.h"
 #include "common/status.h"
 #include "common/wall_clock.h"
 
 namespace atl {
 
-absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Open(Files* files, const std::string& folder,
-                                                         int64_t segment_bytes) {
+absl::StatusOr<std::unique_ptr<EventRecorder>> EventRecorder::Open(Files* files,
+                                                                   const std::string& folder,
+                                                                   int64_t segment_bytes) {
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<PathInfo> there, FindPath(folder));
   ATOLL_RETURN_IF_ERROR(files->MakeFolder(folder));
+  if (!there && chmod(folder.c_str(), 0700) != 0) return absl::ErrnoToStatus(errno, folder);
   ATOLL_ASSIGN_OR_RETURN(const auto segments, ListSegments(*files, folder));
   const int64_t newest = segments.empty() ? 0 : segments.back().first;
   return std::unique_ptr<Recorder>(new Recorder(files, folder, segment_bytes, newest));
@@ -53,13 +62,29 @@ absl::Status Recorder::BeginSegment(Instant now, const CoordinatorCore& core) {
   AppendPlain(&by, RecordedBy::Self(UnixTimeMs(), now));
   AppendRecord(RecordKind::kBy, by, &begin);
   AppendRecord(RecordKind::kState, state, &begin);
-  const std::string path = SegmentPath(folder_, ++number_);
-  ATOLL_RETURN_IF_ERROR(WriteFileAtomically(files_, path, std::array{AsBytes(begin)}));
-  ATOLL_ASSIGN_OR_RETURN(file_, files_.OpenAppend(path));
+  ATOLL_RETURN_IF_ERROR(MakeRoom(std::ssize(begin)));
+  const std::string path = SegmentPath(folder_, ++number_), temporary = path + ".tmp";
+  ATOLL_ASSIGN_OR_RETURN(file_, files_.OpenAppend(temporary));
+  if (chmod(temporary.c_str(), 0600) != 0) return absl::ErrnoToStatus(errno, temporary);
+  ATOLL_RETURN_IF_ERROR(file_->Truncate(0));
+  ATOLL_RETURN_IF_ERROR(file_->Append(std::array{AsBytes(begin)}));
   state_ends_ = file_->size();
+  return files_.Rename(temporary, path);
+}
+
+absl::Status EventRecorder::MakeRoom(int64_t state_bytes) {
   ATOLL_ASSIGN_OR_RETURN(const auto segments, ListSegments(files_, folder_));
-  for (const auto& [number, old] : segments) {
-    if (number <= number_ - kSegmentsKept) ATOLL_RETURN_IF_ERROR(files_.Remove(old));
+  int64_t left = std::ssize(segments), bytes = state_bytes + segment_bytes_;
+  std::vector<int64_t> sizes;
+  for (const auto& [number, path] : segments) {
+    ATOLL_ASSIGN_OR_RETURN(const auto file, files_.OpenAppend(path));
+    bytes += sizes.emplace_back(file->size());
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (left < kSegmentsMax && bytes <= kFolderSegments * segment_bytes_) break;
+    ATOLL_RETURN_IF_ERROR(files_.Remove(segments[i].second));
+    --left;
+    bytes -= sizes[i];
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
-// Records what a core receives and decides (segment.h), for `atoll replay`. At most kSegmentsKept
-// segments of kSegmentBytes and their states are kept. A recording is for reports of faults: what
-// cannot be written ends it with a warning, and the coordinator goes on.
+// Records what a core receives and decides (segment.h), for `atoll replay`. Only the owner of the
+// process may read it. A recording is for reports of faults: what cannot be written ends it with a
+// warning, and the coordinator goes on. It outlives its process, and its machine only by chance:
+// nothing is synced, as events wait for it.
 
 #ifndef ATOLL_COORDINATOR_RECORDING_RECORDER_H_
 #define ATOLL_COORDINATOR_RECORDING_RECORDER_H_
@@ -20,12 +21,14 @@ namespace atl {
 // Not thread-safe. One recorder a folder.
 class Recorder {
  public:
-  // Makes the folder if it is not there, and goes on after what it has. `files` outlive it.
-  static absl::StatusOr<std::unique_ptr<Recorder>> Open(Files* files, const std::string& folder,
-                                                        int64_t segment_bytes = kSegmentBytes);
-  ~Recorder();
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
+  // Makes the folder if it is not there, for its owner alone, and goes on after what it has.
+  // `files` are the system's, and outlive it.
+  static absl::StatusOr<std::unique_ptr<EventRecorder>> Open(Files* files,
+                                                             const std::string& folder,
+                                                             int64_t segment_bytes = kSegmentBytes);
+  ~EventRecorder();
+  EventRecorder(const EventRecorder&) = delete;
+  EventRecorder& operator=(const EventRecorder&) = delete;
 
   // Before each Step of this core, which has recovered, and after it. The event is in the file
   // before the Step, which may be the one that ends the process.
@@ -39,6 +42,8 @@ class Recorder {
         segment_bytes_(segment_bytes),
         number_(newest) {}
   absl::Status BeginSegment(Instant now, const CoordinatorCore& core);
+  // Removes the oldest that exceed the bounds together with a whole segment to come.
+  absl::Status MakeRoom(int64_t state_bytes);
   absl::Status Write();
   void StopIf(const absl::Status& failed);
 

@@ -3,8 +3,8 @@
 // with its time and followed by a digest of what the core decided. recorder.h writes them, replay.h
 // plays them.
 //
-// A recording has what members and users sent the core, which is never a private key, a token or a
-// tensor.
+// A recording has what members and users sent the core, which is never a private key, a token of
+// `atoll token` or a tensor; job files are in it, with all that their paths and URLs say.
 
 #ifndef ATOLL_COORDINATOR_RECORDING_SEGMENT_H_
 #define ATOLL_COORDINATOR_RECORDING_SEGMENT_H_
@@ -21,14 +21,18 @@
 namespace atl {
 
 inline constexpr int64_t kSegmentBytes = int64_t{32} << 20;  // of events; then another one begins
-inline constexpr int64_t kSegmentsKept = 4;                  // the newest
-// Whose core is larger is not recorded.
-inline constexpr int64_t kRecordedStateBytesMax = int64_t{128} << 20;
+// The newest segments are kept that together have at most so many times the bytes of a segment's
+// events, 512 MiB. Each start begins a segment: the recording of a crash is there still after 26
+// more crashes with states of kRecordedStateBytesMax, after kSegmentsMax - 1 with small ones.
+inline constexpr int64_t kFolderSegments = 16;
+inline constexpr int64_t kSegmentsMax = 64;
+// Whose core is larger is not recorded: it is saved between two events.
+inline constexpr int64_t kRecordedStateBytesMax = int64_t{16} << 20;
 
 // Who has written a segment.
 struct RecordedBy {
   std::string software_version;
-  std::string core_version;  // of the sources of the core and its messages
+  std::string core_version;  // of the sources of the core and of what it stands on
   int64_t unix_time_ms = 0;  // when
   Instant now{};             // the same, as the core's events count time
 

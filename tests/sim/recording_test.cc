@@ -1,6 +1,7 @@
 // Recordings of simulated histories: what the core decided under faults is decided again from any
 // segment's state, and what a file may have lost is said.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -76,8 +77,31 @@ TEST_CASE("a recording is bounded") {
   REQUIRE(cluster.Run().failure == "");
   const auto segments = ListSegments(RealFiles(), folder);
   REQUIRE(segments.ok());
-  CHECK(std::ssize(*segments) == kSegmentsKept);
+  CHECK(std::ssize(*segments) <= kSegmentsMax);
   CHECK(segments->front().first > 1);
+  int64_t bytes = 0;
+  for (const auto& [number, path] : *segments) bytes += std::ssize(ReadAll(path));
+  CHECK(bytes <= kFolderSegments * 10'000 + 100'000);  // the state and the last event may be larger
+}
+
+TEST_CASE("a crash loop leaves the recording of the first crash, for its owner alone") {
+  const std::string folder = FreshFolder() + "/recording";
+  CoordinatorCore core({}, "00000000000000aa", 1);
+  REQUIRE(core.Recover(Instant{}, {}).ok());
+  for (int64_t start = 1; start <= kSegmentsMax + 3; ++start) {
+    const auto recorder = EventRecorder::Open(&RealFiles(), folder);
+    REQUIRE(recorder.ok());
+    (*recorder)->BeforeStep(Instant{}, Tick{}, core);
+    const auto segments = ListSegments(RealFiles(), folder);
+    REQUIRE(segments.ok());
+    CHECK(segments->front().first == std::max<int64_t>(1, start - kSegmentsMax + 1));
+    CHECK(segments->back().first == start);
+  }
+  using std::filesystem::perms, std::filesystem::status;
+  CHECK(status(folder).permissions() == perms::owner_all);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    CHECK(entry.status().permissions() == (perms::owner_read | perms::owner_write));
+  }
 }
 
 TEST_CASE("what a recording has lost is said") {

@@ -30,6 +30,11 @@ class Resending {
     times_ = many_members ? std::min(times_ + 1, kMostDoublings) : 0;
   }
 
+  template <class V>
+  void VisitFields(V& v) {
+    v(sent_at_, times_);
+  }
+
  private:
   static constexpr int kMostDoublings = 3;
 
