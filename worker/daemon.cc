@@ -216,6 +216,10 @@ class Daemon {
   int Run(const std::function<bool()>& comes_back) {
     const auto turn = [this](Instant now, std::optional<Event> event) {
       metrics_->pulse().Beat();
+      if (event && std::holds_alternative<Connected>(*event)) {
+        signing_key_.clear();
+        (void)ReadSigningKey();  // a push tries again, and says why
+      }
       Actions actions = core_.Step(now, event ? *event : Event(Tick{}));
       if (const StepDone* step = event ? std::get_if<StepDone>(&*event) : nullptr) {
         metrics_->NoteStep(step->seconds);
@@ -281,11 +285,20 @@ class Daemon {
     LogInfo("worker", activity_);
   }
 
-  // A request that cannot be signed is refused by the coordinator, which says so.
-  void Sign(PushRequest* push) {
-    absl::StatusOr<std::string> key = ReadPemFile(key_path_);
-    const absl::Status status = key.ok() ? SignPush(*key, push) : key.status();
+  // The key of the stream's beginning: the coordinator has its certificate, whatever has replaced
+  // the file since.
+  absl::Status ReadSigningKey() {
+    if (!signing_key_.empty() || key_path_.empty()) return absl::OkStatus();
+    ATOLL_ASSIGN_OR_RETURN(signing_key_, ReadPemFile(key_path_));
+    return absl::OkStatus();
+  }
+
+  // False: it cannot be signed, and is not sent. The core repeats it.
+  bool Sign(PushRequest* push) {
+    absl::Status status = ReadSigningKey();
+    if (status.ok()) status = SignPush(signing_key_, push);
     if (!status.ok()) LogError("worker", key_path_, ": ", status.message());
+    return status.ok();
   }
 
   void Do(Action& action) {
@@ -306,9 +319,8 @@ class Daemon {
           heartbeat->pull_rates.push_back({endpoint, rate});
         }
       }
-      if (auto* push = std::get_if<PushRequest>(&send->message); push && push->signature) {
-        Sign(push);
-      }
+      auto* const push = std::get_if<PushRequest>(&send->message);
+      if (push != nullptr && push->signature && !Sign(push)) return;
       attach_->Send(std::move(send->message));
     } else if (const StartPull* pull = std::get_if<StartPull>(&action)) {
       next_pull_ = *pull;
@@ -358,6 +370,7 @@ class Daemon {
   IslandLeader leader_;
   WorkerCore core_;
   const std::string key_path_;  // empty: it has no certificate
+  std::string signing_key_;     // secret; empty: not read yet
   LinkMeasurer measurer_;
   MarkWriter mark_;
   std::unique_ptr<WorkerAttach> attach_;
