@@ -1,6 +1,8 @@
 #include "coordinator/core/rounds/signed_rounds.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -13,7 +15,6 @@ namespace atl::coord {
 namespace {
 
 constexpr size_t kSignatureBytesMax = 1024;
-constexpr size_t kSignersKept = 4096;
 
 // Checks that the parts are all of what is pushed, once and in order.
 absl::Status CheckParts(const Job& job, const PushRequest& message) {
@@ -69,8 +70,16 @@ void KeepSigned(Job& job, const Worker& worker, const PushRequest& message) {
   const bool known = std::any_of(signers.begin(), signers.end(),
                                  [&](const Signer& s) { return s.key == shown->key_digest; });
   if (known) return;
+  std::set<std::string> named;
+  const auto name = [&](const auto& signed_one) {
+    if (signed_one.signature) named.insert(signed_one.signature->key);
+  };
+  for (const auto& [id, contribution] : job.rounds.contributions) name(contribution);
+  for (const auto& [round, decision] : job.rounds.decisions) {
+    std::for_each(decision.participants.begin(), decision.participants.end(), name);
+  }
   std::vector<Signer>& kept = job.EditRecord().signers;
-  if (kept.size() >= kSignersKept) kept.erase(kept.begin());
+  std::erase_if(kept, [&](const Signer& s) { return !named.contains(s.key); });
   kept.push_back({shown->key_digest, worker.certificate});
 }
 

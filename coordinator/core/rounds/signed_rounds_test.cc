@@ -74,6 +74,8 @@ TEST_CASE("a_worker_with_a_certificate_has_to_sign_what_it_pushes") {
     w.Push(push);
     REQUIRE(w.IsTaken());
     const ContributionRecord record = w.Stored<ContributionRecord>()[0];
+    CHECK(record.worker == "a");
+    CHECK(record.site == "");  // under outer.max_share those without a site are one
     CHECK(record.parts == push.parts);
     REQUIRE(record.signature);
     CHECK(record.signature->signature == push.signature->signature);
@@ -127,6 +129,16 @@ TEST_CASE("what_servers_have_and_was_not_signed_does_not_count") {
     CHECK(decision.participants[0].consumed == push.consumed);
     CHECK_FALSE(decision.participants[1].signature);
   }
+}
+
+TEST_CASE("a_server_judges_only_what_it_had_to_compare") {
+  SignedWorld w;
+  const PushRequest push = w.Request();
+  w.Push(push);
+  w.Decides(push, {{1, w.Order("b").generation, w.Order("b").author, 0}});  // it is not signed
+  const DecisionRecord decision = w.Stored<DecisionRecord>().back();
+  REQUIRE(decision.participants.size() == 2);
+  CHECK(decision.participants[1].accepted);
 }
 
 TEST_CASE("decisions_form_a_chain_over_restarts") {

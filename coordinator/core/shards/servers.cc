@@ -228,7 +228,12 @@ void OnStatistics(State& s, Server& server, const Statistics& message) {
                                 " sent no statistics of layer ", *expected.begin()));
   }
   job->rounds.collecting->grams[server.record.name] = message.layers;
-  job->rounds.collecting->unfit.insert(message.unfit.begin(), message.unfit.end());
+  for (const ContributionParts& compared : SelectPartsOn(*job, server.record.name)) {
+    if (std::find(message.unfit.begin(), message.unfit.end(), compared.contribution) !=
+        message.unfit.end()) {
+      job->rounds.collecting->unfit.insert(compared.contribution);
+    }
+  }
 }
 
 void OnRoundApplied(State& s, Server& server, const RoundApplied& message) {
