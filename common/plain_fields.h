@@ -4,7 +4,8 @@
 //
 // Numbers, enums, times, texts, std containers, optionals, variants, shared pointers, absl::Status
 // and absl::StatusOr are written; functions are left out, and read as they are. Classes without
-// padding that may be copied byte by byte are; another one with private fields, bases, or others than are written, has
+// padding that may be copied byte by byte are; another one with private fields, bases, or others
+// than are written, has
 //
 //   template <class V>
 //   void VisitFields(V& v) { v(a_, b_); }

@@ -22,7 +22,7 @@ inline constexpr char kBranchPrefix[] = "site ";
 struct CheckedDecisions {
   int64_t decisions = 0;  // that are in the chain
   int64_t unchained = 0;  // before it, without a digest: an earlier build made them
-  // Of the newest that begins a chain, as the job's first one and those that are taken over from
+  // The newest round that begins a chain, as the job's first one and those that are taken over from
   // parameter servers: that it follows those before is not shown. -1: the kept ones have none.
   int64_t begins_at = -1;
   int64_t signed_contributions = 0, unsigned_contributions = 0;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/round_limit.h"
-#include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/rounds/round_decision.h"
 #include "coordinator/core/rounds/round_steps.h"
@@ -330,9 +329,6 @@ void OnPushRequest(State& s, Worker& worker, const PushRequest& message) {
   if (!status.ok()) {
     return RenewIsland(s, job, id.island, absl::StrCat("its push is refused: ", status.message()));
   }
-  ContributionRecord& taken = rounds.EditContribution(id);
-  taken.site = GetWorkerSite(worker);
-  taken.worker = worker.record.name;
   KeepSigned(job, worker, message);
   NotePush(s, job, id.island);
   Grant(s, job, rounds, worker, id);

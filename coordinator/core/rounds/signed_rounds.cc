@@ -8,6 +8,7 @@
 #include "common/status.h"
 #include "common/trust/pki.h"
 #include "common/trust/signed_push.h"
+#include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/rounds/decision_chain.h"
 #include "coordinator/core/rounds/rounds.h"
 
@@ -59,8 +60,10 @@ absl::Status CheckSigned(const Job& job, const Worker& worker, const PushRequest
 }
 
 void KeepSigned(Job& job, const Worker& worker, const PushRequest& message) {
-  if (message.parts.empty()) return;
   ContributionRecord& record = job.rounds.EditContribution(message.contribution);
+  record.worker = worker.record.name;
+  record.site = GetWorkerSite(worker);
+  if (message.parts.empty()) return;
   record.parts = message.parts;
   const absl::StatusOr<CertificateFacts> shown = ReadCertificate(worker.certificate);
   if (!shown.ok() || !message.signature) return;

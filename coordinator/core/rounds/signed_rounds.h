@@ -16,7 +16,7 @@ namespace atl::coord {
 // that are there must be whole all the same.
 absl::Status CheckSigned(const Job& job, const Worker& worker, const PushRequest& message);
 
-// Stores with the contribution what was checked. REQUIRES: it is taken.
+// Stores with the contribution who has pushed it, and what was checked. REQUIRES: it is taken.
 void KeepSigned(Job& job, const Worker& worker, const PushRequest& message);
 
 // The parts of the round's contributions that the server is active for. REQUIRES: a round is being
