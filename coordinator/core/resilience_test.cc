@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/rounds/decision_chain.h"
 #include "coordinator/core/testing/world.h"
 
 namespace atl::testing {
@@ -131,6 +132,14 @@ TEST_CASE("a_job_is_rebuilt_where_the_store_is_older_than_its_servers") {
   CHECK(w.Job().summary.tokens_committed == before.summary.tokens_committed);
   CHECK(w.Job().ledger.committed == before.ledger.committed);
   CHECK(TrainOneRound(w) == 3);
+  // Its decisions do not claim to follow those that the store had.
+  const auto page = w.core().Decisions("lm-1", 0, 100);
+  REQUIRE(page);
+  const CheckedDecisions checked = CheckDecisions(page->decisions, page->newest_digest, {}, "");
+  INFO(checked.problem);
+  CHECK(checked.problem.empty());
+  CHECK(checked.begins_at == checked.last_round - 1);
+  CHECK(checked.begins_at > checked.first_round);
 }
 
 TEST_CASE("a_store_that_lacks_changes_which_a_member_has_seen_decides_nothing_until_adopted") {
