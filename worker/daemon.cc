@@ -33,6 +33,7 @@
 #include "worker/backends.h"
 #include "worker/core/core.h"
 #include "worker/daemon_metrics.h"
+#include "worker/identity.h"
 #include "worker/island/control/follower.h"
 #include "worker/island/control/leader.h"
 #include "worker/island/member/member.h"
@@ -105,12 +106,6 @@ absl::StatusOr<std::unique_ptr<GroupMember>> NewMember(const DaemonOptions& opti
   auto member = GroupMember::Create(std::move(group));
   if (!member.ok()) return Annotate(member.status(), "--peer-endpoint");
   return member;
-}
-
-std::string EndpointsText(const GroupMember& member) {
-  std::vector<std::string> endpoints = {member.endpoint()};
-  endpoints.insert(endpoints.end(), member.more_endpoints().begin(), member.more_endpoints().end());
-  return absl::StrJoin(endpoints, ", ");
 }
 
 WorkerProfilerOptions ProfilerOptions(const DaemonOptions& options, const StateFolder& state,
@@ -416,33 +411,6 @@ absl::Status TryBackends(const std::vector<WorkerDevice>& devices) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Identity> MakeIdentity(const DaemonOptions& options, Incarnation incarnation,
-                                      const std::vector<WorkerDevice>& devices,
-                                      const GroupMember& member, const StateFolder& state) {
-  Identity identity{options.name, incarnation, {.software_version = kSoftwareVersion}};
-  WorkerHello& hello = identity.hello;
-  ATOLL_ASSIGN_OR_RETURN(hello.held, SavedJobs(options.state_dir + kCheckpoints));
-  const std::string emulated = EmulationText(options);
-  std::string names;
-  for (const WorkerDevice& device : devices) {
-    hello.devices.push_back(device.info);
-    hello.devices.back().kind += emulated;
-    hello.devices.back().price_per_hour = options.price_per_hour;
-    hello.devices.back().egress_price_per_gb = options.egress_price_per_gb;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", hello.devices.back().kind,
-                    device.info.uuid.empty() ? "" : " ", device.info.uuid);
-  }
-  hello.peer_endpoint = member.endpoint();
-  hello.more_peer_endpoints = member.more_endpoints();
-  hello.peer_public_key = member.options().link.keys.public_key;
-  hello.site = options.site;
-  ATOLL_ASSIGN_OR_RETURN(hello.mark, ReadClusterMark(RealFiles(), state.path()));
-  LogInfo("worker", options.name, ", incarnation ", incarnation, ", on ", names, ", each with ",
-          CountText(devices[0].info.threads, "thread"), ", for peers at ", EndpointsText(member),
-          ", ", CountText(std::ssize(hello.held), "job"), " with saved states");
-  return identity;
-}
-
 // Until the result ends.
 auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
   WatchWaits([loop](const std::string& what) {
@@ -484,8 +452,8 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
                          NewMember(options, incarnation, devices, &digests, &loop));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<TensorClient> tensors, NewTensorClient(options));
 
-  ATOLL_ASSIGN_OR_RETURN(Identity identity,
-                         MakeIdentity(options, incarnation, devices, *member, *state));
+  ATOLL_ASSIGN_OR_RETURN(Identity identity, MakeIdentity(options, incarnation, devices, *member,
+                                                         *state, options.state_dir + kCheckpoints));
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;

@@ -186,6 +186,24 @@ void Cluster::RunUntilRemoved() {
   }
 }
 
+namespace {
+
+std::string DescribeJobs(World& world) {
+  std::string state;
+  if (CoordinatorCore* core = world.coordinator().core()) {
+    for (const JobSummary& job : core->Jobs().jobs) {
+      absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
+                      "), waits for: ", job.waiting_for);
+    }
+  }
+  for (const auto& node : world.workers) {
+    absl::StrAppend(&state, "; ", node->name(), ": ", node->GetActivity());
+  }
+  return state;
+}
+
+}  // namespace
+
 Outcome Cluster::Run() {
   world_.coordinator().Start();
   const auto servers = static_cast<size_t>(world_.options.servers);
@@ -211,17 +229,7 @@ Outcome Cluster::Run() {
   const Instant limit = Instant{} + world_.options.limit;
   while (checker.failure().empty() && !Ended() && !world_.timeline.empty()) {
     if (world_.timeline.now() > limit) {
-      std::string state = "N8: the job has not ended";
-      if (CoordinatorCore* core = world_.coordinator().core()) {
-        for (const JobSummary& job : core->Jobs().jobs) {
-          absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
-                          "), waits for: ", job.waiting_for);
-        }
-      }
-      for (const auto& node : world_.workers) {
-        absl::StrAppend(&state, "; ", node->name(), ": ", node->GetActivity());
-      }
-      checker.Fail(state);
+      checker.Fail(absl::StrCat("N8: the job has not ended", DescribeJobs(world_)));
       break;
     }
     world_.timeline.RunOne();

@@ -160,7 +160,7 @@ absl::Status Executor::Begin() {
   received_ = -1;
   noted_.clear();
   ATOLL_RETURN_IF_ERROR(sync_.EndSpread(/*waits=*/false));  // no step on parameters that were lost
-  if (waits_) {  // for what the last step has left, too
+  if (waits_) {                                             // for what the last step has left, too
     ATOLL_RETURN_IF_ERROR(backend.Synchronize(device_.stream()));
     ATOLL_RETURN_IF_ERROR(sync_.EndSpread(/*waits=*/true));
     ATOLL_RETURN_IF_ERROR(device_.communication().Synchronize(device_.communication_stream()));

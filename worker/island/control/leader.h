@@ -125,7 +125,7 @@ class IslandLeader {
     std::variant<Action, Staging> task;
     std::optional<std::string> interrupted;
   };
-  // What is done in parallel to steps: its lane does one thing at a time. It uses the port's
+  // Work that is done in parallel to steps: its lane does one thing at a time. It uses the port's
   // outer(): pseudo-gradients are written; theta_base, and for staging the pulled version and the
   // pseudo-gradient, are read.
   struct Beside {
