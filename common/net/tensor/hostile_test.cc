@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/net/frame.h"
 #include "common/net/testing/hostile_peer.h"
 #include "common/net/testing/test_handler.h"
 #include "common/rng.h"
@@ -78,7 +80,8 @@ TEST_CASE("a description that breaks a rule is refused with the rule, and no mem
   v1::Frame future = OpenPush(12, 1, 100);
   future.set_protocol_version(9);
   attacker.Send(future);
-  REQUIRE(absl::StrContains(attacker.Receive().transfer_end().reason(), "version 9 is not 1"));
+  REQUIRE(absl::StrContains(attacker.Receive().transfer_end().reason(),
+                            absl::StrCat("version 9 is not ", kProtocolVersion)));
   RequireStillServing(link);
 }
 
