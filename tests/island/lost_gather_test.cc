@@ -136,7 +136,8 @@ TEST_CASE("parameters_of_a_lost_gather_are_committed_by_no_later_step") {
   }
 }
 
-// The plan's end and the thread that notices the loss meet within a millisecond, anew in each round.
+// The plan's end and the thread that notices the loss meet within a millisecond, in each round
+// anew.
 TEST_CASE("a_lost_gather_does_not_count_against_the_next_plan") {
   LossyIsland island;
   REQUIRE(island.Step().ok());
