@@ -43,17 +43,21 @@ void DrainWorker(State& s, Worker& worker) {
 }
 
 // Returns whether there is data that its island has leased, a contribution of it that is not
-// decided, or steps that it has not said to be pushed.
-bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader) {
+// decided, or steps that it has not said to be pushed. `waits`: also if the contribution is
+// complete, so that the round has it without the island.
+bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader, bool waits) {
   if (job.progress.state == JobState::kPaused) return false;
   if (!leader.has_beaten) return true;  // it has not said yet
   if (job.ledger->Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
-  return std::any_of(job.rounds.contributions.begin(), job.rounds.contributions.end(),
-                     [&](const auto& entry) {
-                       return entry.first.island == island.island &&
-                              entry.first.generation == island.generation && !entry.second.dropped;
-                     });
+  return std::any_of(
+      job.rounds.contributions.begin(), job.rounds.contributions.end(), [&](const auto& entry) {
+        const std::vector<ContributionId>& complete = job.rounds.complete;
+        return entry.first.island == island.island && entry.first.generation == island.generation &&
+               !entry.second.dropped &&
+               (waits ||
+                std::find(complete.begin(), complete.end(), entry.first) == complete.end());
+      });
 }
 
 // Lets the called islands go that have pushed what they trained, and those that will not: data that
@@ -65,7 +69,8 @@ bool ReleaseCalled(State& s, Job& job) {
     const Worker* leader = s.FindWorker(island.worker);
     if (island.incarnation != 0) {
       const bool there = leader != nullptr && leader->attached;
-      const bool done = there && !HasWork(job, island, *leader);
+      // The round may wait for an island that is paused for want of this one's workers.
+      const bool done = there && !HasWork(job, island, *leader, /*waits=*/false);
       const bool stuck = IsStalled(job, id) || s.now >= call.since + kCalledIslandLimit;
       if (!done && !stuck) continue;
       LoseIsland(s, job, id,
@@ -151,7 +156,9 @@ bool AdvanceDrains(State& s, Job& job) {
     const Worker& worker = *s.FindWorker(name);
     if (assignment.job != &job || !worker.attached) continue;
     const IslandRecord& island = job.islands.at(assignment.island);
-    if (assignment.leads && (!island.followers.empty() || HasWork(job, island, worker))) continue;
+    if (assignment.leads &&
+        (!island.followers.empty() || HasWork(job, island, worker, /*waits=*/true)))
+      continue;
     s.Touch(job, assignment.island);
     LoseWorker(s, assignment, name, {"it is drained"});
     changed = true;

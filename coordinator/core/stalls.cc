@@ -50,7 +50,6 @@ void GiveUpTasks(State& s, Job& job, IslandId id) {
 
 void Moves(State& s, Job& job, IslandId id, ProgressWatch& watch) {
   watch.since = s.now;
-  if (CalledIsland* call = FindIn(job.called, id)) call->since = s.now;
   if (!watch.stalled) return;
   watch.stalled = false;
   s.Touch(job);
@@ -70,6 +69,8 @@ void NoteProgress(State& s, Job& job, const IslandRecord& island, const IslandPr
   ProgressWatch& watch = it->second;
   const bool moved = watch.generation != seen.generation || watch.others != seen.others ||
                      (watch.inner_step != seen.inner_step && !IsPushing(job, island));
+  CalledIsland* call = FindIn(job.called, island.island);
+  if (call != nullptr && watch.inner_step != seen.inner_step) call->since = s.now;
   watch = {seen.generation, seen.inner_step, seen.others, watch.since, watch.stalled};
   if (moved) Moves(s, job, island.island, watch);
 }

@@ -215,7 +215,7 @@ struct SpacedEstimate {
 // An island that other jobs are to have.
 struct CalledIsland {
   std::string reason;
-  Instant since{};  // it was called, or made progress
+  Instant since{};  // it was called, made a step, or had something of its push staged
 };
 
 struct Job {

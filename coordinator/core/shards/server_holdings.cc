@@ -270,6 +270,7 @@ void OnPushStaged(State& s, Server& server, const PushStaged& message) {
     job->rounds.staged[id][server.record.name].Add(message.push, shard->elements);
     NoteStaged(*job, job->rounds, id);
     NotePush(s, *job, id.island);
+    if (CalledIsland* call = FindIn(job->called, id.island)) call->since = s.now;
     if (job->rounds.complete.size() != complete) s.Touch(*job);
   } else if (!MayCount(job->rounds, id)) {
     link->second.unknown.insert(id);

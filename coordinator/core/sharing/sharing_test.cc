@@ -91,6 +91,58 @@ TEST_CASE("call_for_workers_goes_on_after_a_restart_of_the_coordinator") {
   CHECK(GetState(w, "hi-2") == JobState::kPreparing);
 }
 
+TEST_CASE("called_island_that_ends_nothing_is_lost_and_its_data_is_free_again") {
+  Preempted w;
+  w.Do("worker c stands-still");
+  w.Do("wait 570");
+  CHECK(Has(w, 2, "c"));
+  CHECK(GetState(w, "hi-2") == JobState::kQueued);
+  w.Do("wait 40");
+  CHECK(w.Island(2).incarnation == 0);
+  CHECK(w.Job().ledger.leased == 0);
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+}
+
+TEST_CASE("preparing_job_without_its_gang_gives_way_to_a_job_of_lower_priority") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches",
+             "submit name=hi min=2 priority=5 tokens=400", "submit name=lo min=1 tokens=400"});
+  REQUIRE(GetState(w, "hi-1") == JobState::kPreparing);
+  w.Do("worker a dies");
+  CHECK(GetState(w, "hi-1") == JobState::kQueued);
+  CHECK(GetState(w, "lo-2") == JobState::kPreparing);
+}
+
+TEST_CASE("preparing_job_gives_what_is_beyond_its_gang_and_goes_on") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches",
+             "submit min=1 tokens=400", "submit name=two min=1 max=1 tokens=400"});
+  CHECK(GetState(w, "lm-1") == JobState::kPreparing);
+  CHECK(GetState(w, "two-2") == JobState::kPreparing);
+}
+
+TEST_CASE("islands_are_called_when_all_workers_are_back_after_a_restart") {
+  Preempted w;
+  w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
+             "worker a attaches incarnation=1", "worker b attaches incarnation=1", "servers answer",
+             "worker a beats"});
+  CHECK(Has(w, 0, "a"));
+  w.DoLines({"worker c attaches incarnation=1", "worker c ready"});
+  CHECK(HasText(w.Do("worker c leases wanted=4 request=2"), "LeaseGrant 2: nothing, exhausted"));
+  CHECK(Has(w, 0, "a"));
+}
+
+TEST_CASE("a_gang_is_of_workers_that_have_room_in_the_islands_of_the_job") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches site=oslo", "worker b attaches site=oslo",
+             "worker c attaches site=rome", "submit min=1 tokens=4000"});
+  Begin(w, {"a", "b", "c"});
+  w.Do("submit name=hi island=site per-island=2 min=1 max=1 priority=5 tokens=400");
+  CHECK(GetState(w, "hi-2") == JobState::kPreparing);
+  CHECK(w.Job().summary.active_islands == 1);
+  CHECK(Has(w, 2, "c"));
+}
+
 TEST_CASE("island_that_is_needed_no_more_stays") {
   Preempted w;
   w.DoLines({"worker c leases wanted=4 request=2", "cancel hi-2"});
