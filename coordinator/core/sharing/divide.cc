@@ -117,17 +117,32 @@ class Divider {
       if (const std::optional<Rank> rank = GetRank(job, unit)) ranked.emplace_back(*rank, unit);
     }
     std::sort(ranked.begin(), ranked.end());
-    int64_t found = 0;
-    for (const auto& [rank, unit] : ranked) {
-      if (found >= missing) break;
-      int64_t count = 0;
-      for (const NodeId& worker : units_[unit].workers) {
-        count += may_have_(job, worker) && rooms_.Take(job, worker);
+    // The first ones may fill islands that others cannot join.
+    constexpr size_t kTries = 64;
+    for (size_t first = 0; first < std::min(ranked.size(), kTries); ++first) {
+      if (first > 0) rooms_.Restore(job);
+      int64_t found = 0;
+      bool refused = false;
+      std::vector<size_t> taken;
+      for (size_t i = first; i < ranked.size() && found < missing; ++i) {
+        const size_t unit = ranked[i].second;
+        int64_t count = 0;
+        for (const NodeId& worker : units_[unit].workers) {
+          if (!may_have_(job, worker)) continue;
+          const bool takes = rooms_.Take(job, worker);
+          count += takes;
+          refused = refused || !takes;
+        }
+        if (count > 0) taken.push_back(unit);
+        found += count;
       }
-      if (count > 0) gang.push_back(unit);
-      found += count;
+      if (found >= missing) {
+        gang.insert(gang.end(), taken.begin(), taken.end());
+        return found;
+      }
+      if (!refused) break;
     }
-    return found;
+    return 0;
   }
 
   std::string WhyTaken(size_t job, const std::optional<size_t>& owner) const {
