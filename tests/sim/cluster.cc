@@ -186,23 +186,18 @@ void Cluster::RunUntilRemoved() {
   }
 }
 
-namespace {
-
-std::string DescribeJobs(World& world) {
-  std::string state;
-  if (CoordinatorCore* core = world.coordinator().core()) {
-    for (const JobSummary& job : core->Jobs().jobs) {
-      absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
-                      "), waits for: ", job.waiting_for);
+void Cluster::CheckEnds() {
+  for (const ProgressRecord* ended : world_.coordinator().ListProgress()) {
+    if (!world_.checker.failure().empty()) break;
+    if (ended->state != JobState::kDone) {
+      world_.checker.Fail(
+          absl::StrCat("the job ended as ", Name(ended->state), ": ", ended->reason));
     }
+    Checker& of_job = world_.checker.Of(ended->job);
+    const JobSpec& spec = of_job.spec();
+    of_job.Finished(*ended, spec.schedule.train_tokens / spec.data.sequence_length);
   }
-  for (const auto& node : world.workers) {
-    absl::StrAppend(&state, "; ", node->name(), ": ", node->GetActivity());
-  }
-  return state;
 }
-
-}  // namespace
 
 Outcome Cluster::Run() {
   world_.coordinator().Start();
@@ -243,15 +238,7 @@ Outcome Cluster::Run() {
       outcome.steps_interrupted += island.steps_interrupted;
     }
   }
-  for (const ProgressRecord* ended : world_.coordinator().ListProgress()) {
-    if (!checker.failure().empty()) break;
-    if (ended->state != JobState::kDone) {
-      checker.Fail(absl::StrCat("the job ended as ", Name(ended->state), ": ", ended->reason));
-    }
-    Checker& of_job = checker.Of(ended->job);
-    const JobSpec& spec = of_job.spec();
-    of_job.Finished(*ended, spec.schedule.train_tokens / spec.data.sequence_length);
-  }
+  CheckEnds();
   if (checker.failure().empty()) RunUntilRemoved();
   outcome.failure = checker.failure();
   outcome.trace_hash = world_.trace_hash;

@@ -198,6 +198,7 @@ class Cluster {
   // Does what a person would: adopts, resumes.
   void Operate();
   void RemoveJob(const JobId& job);
+  void CheckEnds();  // how each job has ended
   void RunUntilRemoved();
   bool HeldSomewhere() const;
 

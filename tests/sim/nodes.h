@@ -53,7 +53,7 @@ class CoordinatorNode : public rehearsal::Node {
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
   bool mistaken() const { return mistaken_; }  // it has not the right store
-  // Returns the progress of the user's first job; null if there is none; until the next event.
+  // Returns that of the user's first job, until the next event; null if there is none.
   const ProgressRecord* Progress() const;
   std::vector<const ProgressRecord*> ListProgress() const;  // of all jobs of users
   bool StoresJobs() const;

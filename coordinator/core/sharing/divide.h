@@ -10,7 +10,7 @@
 //    all that it may take, serve the jobs after it. That delays it by no more than an orderly
 //    leave: it takes them back as soon as they complete its gang. The same holds for workers of a
 //    job that prepares, once its gang is incomplete.
-//    Of the jobs that wait only the first kWaitingMost are looked at.
+//    Only the first kWaitingMost of the jobs that wait are looked at.
 // 3. What is idle then goes to the job of the highest priority that can use it, among equal ones to
 //    the one with the fewest workers for its weight.
 // 4. Jobs of equal priority balance what they have beyond their gangs by weight. A unit moves only
