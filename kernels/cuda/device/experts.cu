@@ -34,7 +34,8 @@ struct RouterArgs {
   float scale;
 };
 
-// A token's scores; the same in all lanes of its warp.
+// A token's scores; the same in all lanes of its warp. Divisions are quick ones: those by rule
+// call a function, around which registers are spilled.
 template <typename T>
 struct TokenScores {
   const T* logits;
@@ -49,9 +50,11 @@ struct TokenScores {
     for (int e = lane; e < a.experts; e += kWarp) sum += expf(ToFloat(logits[e]) - largest);
     return {logits, largest, GroupReduce<kWarp>(sum, Sum()), a.softmax};
   }
-  __device__ float Softmax(int e) const { return expf(ToFloat(logits[e]) - largest) / sum; }
+  __device__ float Softmax(int e) const {
+    return __fdividef(expf(ToFloat(logits[e]) - largest), sum);
+  }
   __device__ float At(int e) const {
-    return softmax ? Softmax(e) : 1.0f / (1.0f + expf(-ToFloat(logits[e])));
+    return softmax ? Softmax(e) : __fdividef(1.0f, 1.0f + expf(-ToFloat(logits[e])));
   }
   __device__ float LogSum() const { return largest + logf(sum); }
   // A sum of scores to divide by: see RouterRule.
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(kRouterThreads)
     if (lane == 0) chosen[j] = expert;
   }
   if (lane != 0) return;
-  const float factor = a.normalise ? a.scale / scores.Divisor(sum) : a.scale;
+  const float factor = a.normalise ? __fdividef(a.scale, scores.Divisor(sum)) : a.scale;
   for (int j = 0; j < a.k; ++j) weights.Row(row)[j] = scores.At(chosen[j]) * factor;
 }
 
@@ -116,7 +119,7 @@ __global__ void __launch_bounds__(kRouterThreads)
       mean += dweight[j] * scores.At(chosen[j]);
     }
     sum = scores.Divisor(sum);
-    mean /= sum;
+    mean = __fdividef(mean, sum);
   }
   const int32_t* counts = nullptr;
   float loss = 0.0f, all = 1.0f;  // the token's part of the balance loss; the sum of its scores
@@ -129,14 +132,14 @@ __global__ void __launch_bounds__(kRouterThreads)
       loss += unit * counts[e] * scores.At(e);
     }
     all = scores.Divisor(GroupReduce<kWarp>(total, Sum()));
-    loss = GroupReduce<kWarp>(loss, Sum()) / all;
+    loss = __fdividef(GroupReduce<kWarp>(loss, Sum()), all);
   }
   const auto dscore = [&](int e) {
     float d = 0.0f;
     for (int j = 0; j < a.k; ++j) {
-      if (chosen[j] == e) d = a.scale * (dweight[j] - mean) / sum;
+      if (chosen[j] == e) d = __fdividef(a.scale * (dweight[j] - mean), sum);
     }
-    return counts == nullptr ? d : d + l.balance * (unit * counts[e] - loss) / all;
+    return counts == nullptr ? d : d + __fdividef(l.balance * (unit * counts[e] - loss), all);
   };
   float dot = 0.0f;
   for (int e = lane; e < a.experts; e += kWarp) dot += dscore(e) * scores.At(e);
