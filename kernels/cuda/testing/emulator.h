@@ -108,6 +108,7 @@ void EmulatedLoadTurned(unsigned (&right)[2], const Half* row) {
 
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 
 }  // namespace atl::emulated
 
