@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/islands/island_members.h"
+#include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/stalls.h"
 
@@ -45,11 +46,14 @@ void DrainWorker(State& s, Worker& worker) {
 // Returns whether there is data that its island has leased, a contribution of it that is not
 // decided, or steps that it has not said to be pushed. `waits`: also if the contribution is
 // complete, so that the round has it without the island.
-bool HasWork(const Job& job, const IslandRecord& island, const Worker& leader, bool waits) {
+bool HasWork(const State& s, const Job& job, const IslandRecord& island, const Worker& leader,
+             bool waits) {
   if (job.progress.state == JobState::kPaused) return false;
   if (!leader.has_beaten) return true;  // it has not said yet
-  if (job.ledger->Leased(island.island) > 0) return true;
   if (leader.progress && leader.progress->unpushed_steps > 0) return true;
+  // In a job of too few islands it trains on no more data before a round that is not decided.
+  const bool idles = !waits && TrainingIslands(s, job) < job.spec().outer.min_islands;
+  if (!idles && job.ledger->Leased(island.island) > 0) return true;
   return std::any_of(
       job.rounds.contributions.begin(), job.rounds.contributions.end(), [&](const auto& entry) {
         const std::vector<ContributionId>& complete = job.rounds.complete;
@@ -70,7 +74,7 @@ bool ReleaseCalled(State& s, Job& job) {
     if (island.incarnation != 0) {
       const bool there = leader != nullptr && leader->attached;
       // The round may wait for an island that is paused for want of this one's workers.
-      const bool done = there && !HasWork(job, island, *leader, /*waits=*/false);
+      const bool done = there && !HasWork(s, job, island, *leader, /*waits=*/false);
       const bool stuck = IsStalled(job, id) || s.now >= call.since + kCalledIslandLimit;
       if (!done && !stuck) continue;
       LoseIsland(s, job, id,
@@ -157,7 +161,7 @@ bool AdvanceDrains(State& s, Job& job) {
     if (assignment.job != &job || !worker.attached) continue;
     const IslandRecord& island = job.islands.at(assignment.island);
     if (assignment.leads &&
-        (!island.followers.empty() || HasWork(job, island, worker, /*waits=*/true)))
+        (!island.followers.empty() || HasWork(s, job, island, worker, /*waits=*/true)))
       continue;
     s.Touch(job, assignment.island);
     LoseWorker(s, assignment, name, {"it is drained"});

@@ -267,10 +267,13 @@ void OnPushStaged(State& s, Server& server, const PushStaged& message) {
   link->second.trouble.clear();  // its log takes writes
   if (it != job->rounds.contributions.end() && !it->second.dropped) {
     const size_t complete = job->rounds.complete.size();
+    const auto& whole = job->rounds.complete;
+    const bool is_new = std::find(whole.begin(), whole.end(), id) == whole.end();
     job->rounds.staged[id][server.record.name].Add(message.push, shard->elements);
     NoteStaged(*job, job->rounds, id);
     NotePush(s, *job, id.island);
-    if (CalledIsland* call = FindIn(job->called, id.island)) call->since = s.now;
+    CalledIsland* call = FindIn(job->called, id.island);
+    if (call != nullptr && is_new) call->since = s.now;
     if (job->rounds.complete.size() != complete) s.Touch(*job);
   } else if (!MayCount(job->rounds, id)) {
     link->second.unknown.insert(id);
