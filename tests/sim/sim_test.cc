@@ -142,6 +142,10 @@ TEST_CASE("a_job_without_islands_does_not_wait_an_hour_for_scores_of_its_last_ve
 TEST_CASE("a_removed_job_whose_servers_hello_comes_twice_is_deleted_there") {
   Play(604, 1, SitesOptions, "--sites ", {});
 }
+TEST_CASE("a_called_island_whose_round_waits_for_paused_ones_leaves") {
+  Play(119, 1, JobsOptions, "--jobs ", {});
+  Play(388, 1, JobsOptions, "--jobs ", {});
+}
 
 // 520 histories in all. The slow target more_seeds_test plays 3,640 others.
 TEST_CASE("160_seeded_histories_keep_every_promise") { PlayRandom(1, 160); }
