@@ -34,6 +34,7 @@ ELSEWHERE = {
     "atoll init --host coordinator.example": PACKAGES + ", with the packages' folders", "atoll token create --role worker": PACKAGES,
     "atoll-worker --coordinator c1.example": "tests/e2e:coordinators_test, with etcd", "atoll-worker --join TOKEN@c1": "tests/e2e:coordinators_test",
     "atoll --coordinator c1.example": "tests/e2e:coordinators_test",
+    "atoll verify JOB": "tests/security:security_test",
 }
 HOSTS = {"10.0.0.1": "coordinator.example", "10.0.0.2": "server.example", "10.0.0.3": "oslo.example"}
 
