@@ -10,8 +10,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/http/proxy.h"
 #include "common/nearest.h"
-#include "common/proxy.h"
 #include "common/toml.h"
 
 namespace atl {

@@ -124,7 +124,7 @@ CoordinatorLoop::CoordinatorLoop(std::unique_ptr<Store> store, CoordinatorOption
       }) {}
 
 absl::Status CoordinatorLoop::Record(const std::string& folder) {
-  ATOLL_ASSIGN_OR_RETURN(recorder_, Recorder::Open(&RealFiles(), folder));
+  ATOLL_ASSIGN_OR_RETURN(recorder_, EventRecorder::Open(&RealFiles(), folder));
   return absl::OkStatus();
 }
 

@@ -113,7 +113,7 @@ class CoordinatorLoop {
   std::atomic<int64_t> posted_{0}, run_{0};
   std::unique_ptr<Store> store_;
   CoordinatorCore core_;
-  std::unique_ptr<Recorder> recorder_;  // null: nothing is recorded
+  std::unique_ptr<EventRecorder> recorder_;  // null: nothing is recorded
   Instant core_deadline_ = kNever;
   Instant wake_ = kNever;  // when the loop's next turn is due at the latest
   Lateness lateness_;

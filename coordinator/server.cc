@@ -67,7 +67,7 @@ class Coordinator : public CoordinatorServer {
     ATOLL_RETURN_IF_ERROR(CheckOwnCertificate(access_->tls()));
     if (!options_.record.empty()) {
       ATOLL_RETURN_IF_ERROR(
-          Annotate(Recorder::Open(&RealFiles(), options_.record).status(), "--record"));
+          Annotate(EventRecorder::Open(&RealFiles(), options_.record).status(), "--record"));
     }
     // Before anything is stored: what cannot be reached leaves no state.
     ATOLL_RETURN_IF_ERROR(Annotate(CheckCanListen(options_.listen), "--listen"));

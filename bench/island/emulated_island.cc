@@ -125,7 +125,8 @@ double WorkSeconds(const IslandSetting& setting, const Task& task, const IslandP
   return seconds;
 }
 
-EmulatedIsland::EmulatedIsland(const IslandSetting& setting, const Task& task, const IslandPlan& plan)
+EmulatedIsland::EmulatedIsland(const IslandSetting& setting, const Task& task,
+                               const IslandPlan& plan)
     : task_(task),
       transport_(MakeLinkLookup(setting), int64_t{1} << 30),
       communicators_(std::make_unique<worker::LocalCommunicators>(kTimeout)) {

@@ -106,7 +106,8 @@ struct Found {
 
 const std::vector<std::string> kTwoSites = {"a", "a", "b", "b"};
 
-IslandSetting TwoSites(double mbit_per_s, double latency_ms, std::vector<double> speeds = {1, 1, 1, 1}) {
+IslandSetting TwoSites(double mbit_per_s, double latency_ms,
+                       std::vector<double> speeds = {1, 1, 1, 1}) {
   return {absl::StrFormat("2 sites of 2 devices, %.0f Mbit/s, %.0f ms", mbit_per_s, latency_ms),
           kTwoSites,
           std::move(speeds),

@@ -52,9 +52,9 @@ absl::StatusOr<GeneratorModel> Load(const GenerateFlags& flags) {
   // Angles of dynamic rotary positions are those of the length that the model is run with.
   const bool dynamic = config.rope_scaling.kind == RopeScaling::Kind::kDynamic;
   const int64_t longest = dynamic ? config.max_positions : config.LongestSequence();
-  ATOLL_ASSIGN_OR_RETURN(loaded.model,
-                         LoadModel(flags.folder, flags.adapter, config,
-                                   std::min<int64_t>(longest, kGeneratedContextMax), flags.threads));
+  ATOLL_ASSIGN_OR_RETURN(
+      loaded.model, LoadModel(flags.folder, flags.adapter, config,
+                              std::min<int64_t>(longest, kGeneratedContextMax), flags.threads));
   return loaded;
 }
 

@@ -7,7 +7,6 @@
 #include "common/model/job_model.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/testing/clusters.h"
-#include "coordinator/planning/model.h"
 #include "coordinator/planning/request.h"
 
 namespace atl {

@@ -12,6 +12,28 @@
 namespace atl::cli {
 namespace {
 
+// Mixtures of experts by their config.json, and the longest sequence that they are trained with.
+struct NamedMixture {
+  const char* name;
+  const char* config;
+  int64_t sequence;
+};
+constexpr NamedMixture kMixtures[] = {
+    {"mixtral-8x7b", R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
+         "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32})",
+     4096},
+    {"mixtral-8x22b", R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 6144,
+         "intermediate_size": 16384, "num_hidden_layers": 56, "num_attention_heads": 48})",
+     4096},
+    {"olmoe-1b-7b", R"({"model_type": "olmoe", "vocab_size": 50304, "hidden_size": 2048,
+         "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16})",
+     4096},
+    {"qwen3-30b-a3b", R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048,
+         "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32,
+         "head_dim": 128, "norm_topk_prob": true})",
+     4096},
+};
+
 // resnet50 and resnet101 by their depths, and EfficientNet-B0; nothing: others.
 std::optional<std::string> FindImageConfig(const std::string& name, int64_t side) {
   const std::string size = absl::StrCat("\"image_size\": ", side);
@@ -42,6 +64,13 @@ absl::StatusOr<JobSpec> NamedModelJob(const std::string& name, int64_t sequence)
     return spec;
   }
   std::vector<std::string> names;
+  for (const NamedMixture& mixture : kMixtures) {
+    names.push_back(mixture.name);
+    if (mixture.name != name) continue;
+    spec.data.sequence_length = sequence == 0 ? mixture.sequence : sequence;
+    spec.model.config_json = mixture.config;
+    return spec;
+  }
   for (const plan::TransformerShape& shape : plan::TransformerShapes()) {
     names.push_back(shape.name);
     if (shape.name != name) continue;

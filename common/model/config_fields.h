@@ -50,7 +50,8 @@ class ConfigFields {
   // An array of at most `most` of them.
   std::vector<int64_t> Integers(const std::string& name, size_t most, int64_t max,
                                 std::vector<int64_t> otherwise);
-  // An array of numbers; returns those below `count`. None where the field is absent, null or empty.
+  // An array of numbers; returns those below `count`. None where the field is absent, null or
+  // empty.
   std::vector<int64_t> Indices(const std::string& name, int64_t count);
   std::vector<double> Numbers(const std::string& name, size_t most, std::vector<double> otherwise);
   bool Flag(const std::string& name, bool otherwise);

@@ -25,7 +25,6 @@
 #include "common/event_loop.h"
 #include "common/http/proxy.h"
 #include "common/logging.h"
-#include "common/proxy.h"
 
 namespace atl {
 namespace {

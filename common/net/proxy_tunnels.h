@@ -1,4 +1,4 @@
-// Links through an HTTP proxy (common/proxy.h), for networks that let nothing else out.
+// Links through an HTTP proxy (common/http/proxy.h), for networks that let nothing else out.
 
 #ifndef ATOLL_COMMON_NET_PROXY_TUNNELS_H_
 #define ATOLL_COMMON_NET_PROXY_TUNNELS_H_

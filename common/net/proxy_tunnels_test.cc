@@ -15,7 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/proxy.h"
+#include "common/http/proxy.h"
 
 namespace atl {
 namespace {

@@ -130,105 +130,6 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
   return true;
 }
 
-// Why the job leaves the worker out, whatever that finds; "" if it does not.
-std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker) {
-  const std::string& at = GetWorkerSite(worker);
-  if (!job.record.site && job.spec().outer.site.rounds > 0) {
-    const Job* site = FindSiteJob(s, job, at);
-    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
-  }
-  return WhyNoPart(job.spec().layout, worker.record.name, at, worker.devices.size());
-}
-
-// "; left out: w3: layout.exclude names it", of attached workers.
-std::string LeftOut(const State& s, const Job& job) {
-  constexpr int64_t kNamed = 8;
-  std::string text;
-  int64_t count = 0;
-  for (const auto& [name, worker] : s.workers) {
-    const std::string why = worker.attached ? WhyLeftOut(s, job, worker) : "";
-    if (why.empty() || ++count > kNamed) continue;
-    absl::StrAppend(&text, text.empty() ? "; left out: " : "; ", name, ": ", why);
-  }
-  if (count > kNamed) absl::StrAppend(&text, "; and ", count - kNamed, " more");
-  return text;
-}
-
-// Workers without work, in the order of names; found once for all jobs.
-using IdleList = std::vector<Worker*>;
-IdleList ListIdle(State& s) {
-  IdleList idle;
-  for (auto& [name, worker] : s.workers) {
-    if (worker.attached && !worker.leaves() && worker.candidate_for.empty() &&
-        std::as_const(s).FindAssignment(worker).job == nullptr) {
-      idle.push_back(&worker);
-    }
-  }
-  return idle;
-}
-
-// Returns whether the job may have it. It is one of IdleList, unless another job has it by now.
-bool IsIdleFor(const State& s, const Worker& worker, const Job& job) {
-  return worker.candidate_for.empty() && !worker.refused.contains(job.id()) &&
-         WhyLeftOut(s, job, worker).empty();
-}
-
-void RefuseWithoutData(State& s, Job& job, const IdleList& workers) {
-  for (Worker* worker : workers) {
-    if (!IsIdleFor(s, *worker, job)) continue;
-    const std::string why = WhyNoData(job.spec(), *worker);
-    if (!why.empty()) RefuseWorker(s, job, *worker, why);
-  }
-}
-
-void TakeIdleWorkers(State& s, Job& job, const IdleList& workers) {
-  if (workers.empty()) return;
-  IslandCapacity capacity(s, job);
-  for (Worker* worker : workers) {
-    if (!IsIdleFor(s, *worker, job) || !capacity.Take(*worker)) continue;
-    s.SetCandidate(*worker, job.id());
-    worker->requested_at = worker->request_again_at = s.now;
-  }
-}
-
-// False: jobs after this one wait for it: first come, first served.
-bool ScheduleJob(State& s, Job& job, const IdleList& workers) {
-  if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing || job.stale()) {
-    return true;
-  }
-  if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, workers);
-  if (job.progress.state != JobState::kQueued) {
-    TakeIdleWorkers(s, job, workers);
-    return true;
-  }
-  const int64_t idle = std::count_if(workers.begin(), workers.end(), [&](const Worker* worker) {
-    return IsIdleFor(s, *worker, job);
-  });
-  const int64_t needed = NeededWorkers(job.spec());
-  const std::string no_servers = TooFewServers(s, job);
-  if (idle >= needed && no_servers.empty()) {
-    s.SetState(job, JobState::kPreparing, "workers open the model and the data");
-    TakeIdleWorkers(s, job, workers);
-    return true;
-  }
-  job.waiting_for = idle < needed ? absl::StrCat("waiting for workers: ", needed, " needed, ", idle,
-                                                 " idle", RefusedBy(s, job), LeftOut(s, job))
-                                  : no_servers;
-  // A job that cannot start however long it waits for the present workers delays no others.
-  const int64_t possible =
-      std::count_if(s.workers.begin(), s.workers.end(), [&](const auto& entry) {
-        const Worker& worker = entry.second;
-        return worker.attached && !worker.leaves() && !worker.refused.contains(job.id()) &&
-               WhyLeftOut(s, job, worker).empty();
-      });
-  return possible < needed || !no_servers.empty();
-}
-
-// A job that waits for workers has none of a site's to wait for.
-void ScheduleSiteJob(State& s, Job& job, const IdleList& workers) {
-  if (job.record.site && job.active() && !job.stale()) TakeIdleWorkers(s, job, workers);
-}
-
 }  // namespace
 
 void RefuseWorker(State& s, Job& job, Worker& worker, const std::string& reason) {
@@ -379,33 +280,6 @@ Instant PreparingDeadline(const State& s, const Job& job) {
     // Who has had its time is not waited for; it joins when it is done.
   }
   return deadline;
-}
-
-// --------------------------------------------------------------------------------- scheduling ----
-
-void Schedule(State& s) {
-  const IdleList workers = ListIdle(s);
-  s.jobs.ForEachLive([&](Job& job) { ScheduleSiteJob(s, job, workers); });
-  JobId first;  // that the others wait for
-  s.jobs.ForEachLive([&](Job& job) {
-    if (first.empty() && !ScheduleJob(s, job, workers)) {
-      first = job.id();
-    } else if (!first.empty() && job.progress.state == JobState::kQueued) {
-      job.waiting_for = absl::StrCat("waiting for job ", first, ", which is before it");
-    }
-  });
-}
-
-void ScheduleTouched(State& s) {
-  const IdleList workers = ListIdle(s);
-  if (workers.empty()) return;
-  for (const int64_t number : s.touched) {
-    Job* job = s.jobs.Find(number);
-    if (job == nullptr) continue;
-    ScheduleSiteJob(s, *job, workers);
-    ScheduleJob(s, *job, workers);
-  }
-  PumpCandidates(s);
 }
 
 void PumpCandidates(State& s) {

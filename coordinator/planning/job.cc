@@ -7,6 +7,7 @@
 #include "common/model/job_model.h"
 #include "common/model/optimizer_state.h"
 #include "common/model/stage_memory.h"
+#include "common/model/tensor_part.h"
 #include "common/status.h"
 #include "coordinator/planner/cluster/catalogue.h"
 #include "coordinator/planner/cluster/constraints.h"

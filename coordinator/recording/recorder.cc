@@ -25,14 +25,15 @@ absl::StatusOr<std::unique_ptr<EventRecorder>> EventRecorder::Open(Files* files,
   if (!there && chmod(folder.c_str(), 0700) != 0) return absl::ErrnoToStatus(errno, folder);
   ATOLL_ASSIGN_OR_RETURN(const auto segments, ListSegments(*files, folder));
   const int64_t newest = segments.empty() ? 0 : segments.back().first;
-  return std::unique_ptr<Recorder>(new Recorder(files, folder, segment_bytes, newest));
+  return std::unique_ptr<EventRecorder>(new EventRecorder(files, folder, segment_bytes, newest));
 }
 
-Recorder::~Recorder() {
+EventRecorder::~EventRecorder() {
   if (file_ != nullptr) StopIf(Write());
 }
 
-void Recorder::BeforeStep(Instant now, const CoordinatorEvent& event, const CoordinatorCore& core) {
+void EventRecorder::BeforeStep(Instant now, const CoordinatorEvent& event,
+                               const CoordinatorCore& core) {
   if (stopped_) return;
   const bool full = file_ != nullptr && file_->size() - state_ends_ >= segment_bytes_;
   if (file_ == nullptr || full) StopIf(BeginSegment(now, core));
@@ -44,14 +45,14 @@ void Recorder::BeforeStep(Instant now, const CoordinatorEvent& event, const Coor
 }
 
 // It is written with the next event, or at the end.
-void Recorder::AfterStep(const CoordinatorActions& actions) {
+void EventRecorder::AfterStep(const CoordinatorActions& actions) {
   if (stopped_) return;
   event_.clear();
   AppendPlain(&event_, DigestActions(actions));
   AppendRecord(RecordKind::kDecision, event_, &pending_);
 }
 
-absl::Status Recorder::BeginSegment(Instant now, const CoordinatorCore& core) {
+absl::Status EventRecorder::BeginSegment(Instant now, const CoordinatorCore& core) {
   if (file_ != nullptr) ATOLL_RETURN_IF_ERROR(Write());
   const std::string state = core.SaveWhole();
   if (std::ssize(state) > kRecordedStateBytesMax) {
@@ -89,13 +90,13 @@ absl::Status EventRecorder::MakeRoom(int64_t state_bytes) {
   return absl::OkStatus();
 }
 
-absl::Status Recorder::Write() {
+absl::Status EventRecorder::Write() {
   const absl::Status written = file_->Append(std::array{AsBytes(pending_)});
   pending_.clear();
   return written;
 }
 
-void Recorder::StopIf(const absl::Status& failed) {
+void EventRecorder::StopIf(const absl::Status& failed) {
   if (failed.ok() || std::exchange(stopped_, true)) return;
   file_.reset();
   LogWarning("record", folder_, ": nothing is recorded any more: ", failed.message());

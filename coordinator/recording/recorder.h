@@ -19,7 +19,7 @@
 namespace atl {
 
 // Not thread-safe. One recorder a folder.
-class Recorder {
+class EventRecorder {
  public:
   // Makes the folder if it is not there, for its owner alone, and goes on after what it has.
   // `files` are the system's, and outlive it.
@@ -36,7 +36,7 @@ class Recorder {
   void AfterStep(const CoordinatorActions& actions);
 
  private:
-  Recorder(Files* files, std::string folder, int64_t segment_bytes, int64_t newest)
+  EventRecorder(Files* files, std::string folder, int64_t segment_bytes, int64_t newest)
       : files_(*files),
         folder_(std::move(folder)),
         segment_bytes_(segment_bytes),

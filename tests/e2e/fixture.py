@@ -329,6 +329,8 @@ def main(suite):
     others = pattern.startswith("-")
     chosen = select_shard([c for c in CASES if (pattern.lstrip("-") in c.__doc__ + c.__name__) != others])
     root = tempfile.mkdtemp(prefix="atoll-e2e-", dir=os.environ.get("TEST_TMPDIR"))
+    # Daemons keep what they derive of data beside the test, wherever this one runs.
+    os.environ.setdefault("ATOLL_DATA_CACHE", os.path.join(root, "cache"))
     results = []
     for function in chosen:
         name = " ".join(function.__doc__.split())

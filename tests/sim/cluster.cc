@@ -186,6 +186,24 @@ void Cluster::RunUntilRemoved() {
   }
 }
 
+namespace {
+
+std::string DescribeJobs(World& world) {
+  std::string state;
+  if (CoordinatorCore* core = world.coordinator().core()) {
+    for (const JobSummary& job : core->Jobs().jobs) {
+      absl::StrAppend(&state, "; ", job.job, " is ", Name(job.state), " (", job.reason,
+                      "), waits for: ", job.waiting_for);
+    }
+  }
+  for (const auto& node : world.workers) {
+    absl::StrAppend(&state, "; ", node->name(), ": ", node->GetActivity());
+  }
+  return state;
+}
+
+}  // namespace
+
 void Cluster::CheckEnds() {
   for (const ProgressRecord* ended : world_.coordinator().ListProgress()) {
     if (!world_.checker.failure().empty()) break;

@@ -48,7 +48,8 @@ void CoordinatorNode::Start() {
 void CoordinatorNode::BeginRecording() {
   recorder_.reset();
   if (world_.record_folder.empty()) return;
-  auto recorder = Recorder::Open(&RealFiles(), world_.record_folder, world_.record_segment_bytes);
+  auto recorder =
+      EventRecorder::Open(&RealFiles(), world_.record_folder, world_.record_segment_bytes);
   if (!recorder.ok()) return world_.checker.Fail(std::string(recorder.status().message()));
   recorder_ = *std::move(recorder);
 }

@@ -53,7 +53,7 @@ class CoordinatorNode : public rehearsal::Node {
 
   CoordinatorCore* core() { return core_ ? &*core_ : nullptr; }
   bool mistaken() const { return mistaken_; }  // it has not the right store
-  // Returns that of the user's first job, until the next event; null if there is none.
+  // Returns the progress of the user's first job; null if there is none; until the next event.
   const ProgressRecord* Progress() const;
   std::vector<const ProgressRecord*> ListProgress() const;  // of all jobs of users
   bool StoresJobs() const;
@@ -72,7 +72,7 @@ class CoordinatorNode : public rehearsal::Node {
   int64_t losses_ = 0;
   bool mistaken_ = false;  // and nothing of what it does reaches store_
   std::optional<CoordinatorCore> core_;
-  std::unique_ptr<Recorder> recorder_;  // where the world has a folder for it
+  std::unique_ptr<EventRecorder> recorder_;  // where the world has a folder for it
   std::map<NodeId, int64_t> connections_;
 };
 

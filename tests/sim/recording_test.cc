@@ -185,7 +185,7 @@ TEST_CASE("another decision is found at its event") {
   CoordinatorCore core({}, "00000000000000aa", 1);
   REQUIRE(core.Recover(Instant{}, {}).ok());
   {
-    const auto recorder = Recorder::Open(&RealFiles(), folder);
+    const auto recorder = EventRecorder::Open(&RealFiles(), folder);
     REQUIRE(recorder.ok());
     for (int i = 1; i <= 3; ++i) {
       const Instant now = Instant{} + std::chrono::seconds(i);

@@ -116,9 +116,10 @@ class Stage {
   // at most logit_rows(), until the next call. REQUIRES: one chunk, and F of it.
   absl::StatusOr<Tensor> Logits(const StageCall& call, int slot, int64_t first, int64_t rows);
   int64_t logit_rows() const { return head_->rows(); }
-  // Adds the loss of these tokens of a chunk to `totals`, [1, kLossTotals]: nats, targets that
-  // count, and of images, or where the call says so, hits. With `train` it runs B and W of the
-  // head, too. `targets` are of the whole micro-batch, int32 [1, N], and `tokens` of its tokens.
+  // Adds the loss of these tokens of a chunk to `totals`, [1, kLossTotals], in its first three:
+  // nats, targets that count, and of images, or where the call says so, hits. With `train` it runs
+  // B and W of the head, too. `targets` are of the whole micro-batch, int32 [1, N], and `tokens` of
+  // its tokens.
   absl::Status Loss(const StageCall& call, int slot, const Range& tokens, const Tensor& targets,
                     const Tensor& totals, float grad_scale, bool train);
   // Returns the tokens of a chunk.

@@ -214,7 +214,9 @@ class TransformerBlock final : public LayerBase {
       exec.Run(LinearForward{.x = inner, .w = w, .bias = OnLead(bias), .add = add, .y = sum});
       AdapterForward(exec, a, product, s, inner, sum);
     });
-    if (Of(product).present()) exec.AllReduceSum(SelectLow(s.low, product));
+    if (Of(product).present() && !a.memory.without_adapter) {
+      exec.AllReduceSum(SelectLow(s.low, product));
+    }
   }
   // `forward(add, sum)`: sum = add + this rank's part of what the half makes.
   template <typename Products>
@@ -225,9 +227,6 @@ class TransformerBlock final : public LayerBase {
     const Tensor sum = after_ ? half.sum : y;
     forward(adds ? OnLead(x) : Tensor(), sum);
     exec.AllReduceSum(sum);
-    if (Of(product).present() && !a.memory.without_adapter) {
-      exec.AllReduceSum(SelectLow(s.low, product));
-    }
     if (!after_) return;
     RunNorm(exec, a, half.after, sum, y);
     if (!adds) exec.Run(AddScaled{.a = y, .b = x, .out = y, .alpha = 1.0f});

@@ -98,15 +98,20 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
   if (group != nullptr && !result_->device.timed) {
     group = communicators_.at(run.role->tensor_group).get();
   }
-  return {.backend = device_.compute(),
-          .stream = device_.stream(),
-          .workspace = device_.run().workspace,
-          .constants = device_.run().constants,
-          .communicator = group,
-          .evaluates = !input_->train,
-          .borders = GetBorders(m),
-          .counts_hits = input_->step.counts_hits,
-          .without_adapter = input_->references};
+  StageCall call{.backend = device_.compute(),
+                 .stream = device_.stream(),
+                 .workspace = device_.run().workspace,
+                 .constants = device_.run().constants,
+                 .communicator = group,
+                 .evaluates = !input_->train,
+                 .borders = GetBorders(m),
+                 .counts_hits = input_->step.counts_hits,
+                 .without_adapter = input_->references};
+  if (input_->train && !input_->references) {
+    call.router_share = 1.0f / static_cast<float>(input_->step.sequences);
+    call.router_totals = device_.run().totals.Rows(m, 1).Columns(kRouterTotals, 2);
+  }
+  return call;
 }
 
 void Executor::SetChunk(int chunk, int chunks) {

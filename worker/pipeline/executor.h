@@ -63,12 +63,15 @@ struct StageChunks {
 
 // The commit votes that the devices of an island exchange at the commit point: one slot per layer
 // and rank (sum of squares), replica (loss, and hits of images) and device (steps taken), each
-// written by one device. Where several devices share a stage, its first one also sets into how many
-// chunks all of them cut its messages from the next step on: their collectives are of one chunk's
-// size. An optimizer that needs norms of each parameter (UpdateRule::has_norms) has slots for them
-// behind all that, and the references of pairs one each behind these.
+// written by one device, and by replica the routers' losses, to which all its stages add. Where
+// several devices share a stage, its first one also sets into how many chunks all of them cut its
+// messages from the next step on: their collectives are of one chunk's size. An optimizer that
+// needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that, and the
+// references of pairs one each behind these.
 class CommitTable {
  public:
+  static constexpr int kReplicaNumbers = 4;
+
   // `norm_counts`: by layer, how many norms it has; empty: none. `pairs`: of a full step.
   CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {},
               int pairs = 0);

@@ -14,7 +14,7 @@ CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
     : layers_(layers),
       ranks_(TensorParallel(plan)),
       shards_(OwnershipFromPlan(plan).shards),
-      first_device_(norms() + 2 * static_cast<int>(plan.replicas.size())),
+      first_device_(norms() + kReplicaNumbers * static_cast<int>(plan.replicas.size())),
       pairs_(pairs),
       devices_(ListDevices(plan)),
       positions_(PlanCommitExchange(ListDeviceSites(plan, devices_))) {

@@ -3,8 +3,8 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "common/http/proxy.h"
 #include "common/protocol/wire.h"
-#include "common/proxy.h"
 
 namespace atl {
 

@@ -65,7 +65,7 @@ TEST_CASE("job_of_higher_priority_takes_its_gang_from_the_newest_islands_of_the_
   c.AddWorkers(2, 0);
   c.AddWorkers(2, 1);
   const Division division = c.Divided();
-  // What others have beyond their gangs goes before a gang, of the lowest priority first.
+  // Units beyond a gang go before those of a gang, the lowest priority first.
   CHECK(ListJobs(division) == std::vector<size_t>{0, 2, 1, 2});
   CHECK(division.whole == std::vector<bool>{true, true, true});
   CHECK(division.shares[3].reason == "job job-2 needs 2 workers: its priority is 5, not 0");

@@ -65,8 +65,7 @@ TEST_CASE("Gradients of groups within sites and messages of groups across them t
   const auto pools = BuildEntityPools(cluster, costs, 1, 1);
   REQUIRE(pools.size() == 2);
   const SiteFloor floor(cluster, costs, job, pools, 1);
-  const double gradients_s =
-      static_cast<double>(costs.model().parameters()) * kGradientBytes / 1e7;
+  const double gradients_s = static_cast<double>(costs.model().parameters()) * kGradientBytes / 1e7;
   CHECK(floor.EstimateStepSeconds({{2, 0}, {0, 2}}, 3) == Approx(3 + gradients_s));
   CHECK(floor.EstimateStepSeconds({{2, 0}}, 3) == 3);
   const double message_s = static_cast<double>(costs.model().layers[1].out_bytes) / 1e7;

@@ -315,22 +315,6 @@ __device__ inline Strided<T> Further(Strided<T> x, int64_t elements) {
   return x;
 }
 
-// Groups' tiles of rows in order: finds the group, and the first of its rows, of one. False: there
-// are fewer.
-__device__ inline bool FindTile(const int32_t* group_starts, int groups, int64_t tile, int* group,
-                                int64_t* row) {
-  for (int g = 0; g < groups; ++g) {
-    const int64_t tiles = (group_starts[g + 1] - group_starts[g] + kTile - 1) / kTile;
-    if (tile < tiles) {
-      *group = g;
-      *row = tile * kTile;
-      return true;
-    }
-    tile -= tiles;
-  }
-  return false;
-}
-
 // Block (x, y) is the x-th tile of rows, of all groups in order, and the y-th of columns.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads)

@@ -78,6 +78,22 @@ __device__ inline void MultiplyTile(Strided<T> a, Strided<T> b, View<Out> c, Vie
   }
 }
 
+// Finds the group and the first of its rows of a tile, counted over all groups' rows in order.
+// False: there are fewer.
+__device__ inline bool FindTile(const int32_t* group_starts, int groups, int64_t tile, int* group,
+                                int64_t* row) {
+  for (int g = 0; g < groups; ++g) {
+    const int64_t tiles = (group_starts[g + 1] - group_starts[g] + kTile - 1) / kTile;
+    if (tile < tiles) {
+      *group = g;
+      *row = tile * kTile;
+      return true;
+    }
+    tile -= tiles;
+  }
+  return false;
+}
+
 }  // namespace atl::ATOLL_DEVICE
 
 #endif  // ATOLL_KERNELS_CUDA_DEVICE_PRODUCT_TILE_H_

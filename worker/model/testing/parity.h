@@ -230,7 +230,7 @@ class Compared {
   }
   const Fixture& fixture() const { return *fixture_; }
 
-  // Of a sequence.
+  // Compares those of a sequence.
   void CheckLogits(double tolerance) {
     std::vector<float> expected = fixture_->Expected("logits");
     expected.resize(expected.size() / kRows);

@@ -1,8 +1,8 @@
 // The HTTP proxy that a network may want for every connection that leaves it: https_proxy, else
 // http_proxy, with no_proxy for what is reached directly.
 
-#ifndef ATOLL_COMMON_PROXY_H_
-#define ATOLL_COMMON_PROXY_H_
+#ifndef ATOLL_COMMON_HTTP_PROXY_H_
+#define ATOLL_COMMON_HTTP_PROXY_H_
 
 #include <string>
 
@@ -25,4 +25,4 @@ std::string WithoutPassword(absl::string_view url);
 
 }  // namespace atl
 
-#endif  // ATOLL_COMMON_PROXY_H_
+#endif  // ATOLL_COMMON_HTTP_PROXY_H_

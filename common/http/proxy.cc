@@ -1,4 +1,4 @@
-#include "common/proxy.h"
+#include "common/http/proxy.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
