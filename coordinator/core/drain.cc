@@ -45,7 +45,7 @@ void DrainWorker(State& s, Worker& worker) {
 
 // Returns whether there is data that its island has leased, a contribution of it that is not
 // decided, or steps that it has not said to be pushed. `waits`: also if the contribution is
-// complete, so that the round has it without the island.
+// complete, so that the round has it without the island, and if no island of the job trains.
 bool HasWork(const State& s, const Job& job, const IslandRecord& island, const Worker& leader,
              bool waits) {
   if (job.progress.state == JobState::kPaused) return false;

@@ -3,8 +3,9 @@
 // one that ends does (island_members.h), but stays attached: a leader hands over, a follower's
 // layers move, and one that is alone first trains on the data that it has leased and pushes the
 // result. The mark is stored with the member. An island that other jobs call for leaves in the same
-// way (sharing/scheduling.h), with all its workers; but no job waits for ever: one that rounds do
-// not wait for, or that makes no progress for kCalledIslandLimit, loses what it has not pushed.
+// way (sharing/scheduling.h), with all its workers. So that no job waits for ever, a called island
+// loses what it has not pushed where rounds do not wait for it, or where it makes no progress for
+// kCalledIslandLimit; and it keeps no leased data where its round waits for paused islands.
 // Private to the core.
 
 #ifndef ATOLL_COORDINATOR_CORE_DRAIN_H_

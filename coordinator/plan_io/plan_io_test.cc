@@ -4,47 +4,12 @@
 
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
+#include "coordinator/plan_io/testing/two_sites.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/testing/models.h"
 
 namespace atl {
 namespace {
-
-constexpr char kTwoSites[] = R"(
-[[devices]]
-id = "a0"
-type = "a100-80"
-node = "n0"
-site = "paris"
-
-[[devices]]
-id = "a1"
-type = "a100-80"
-node = "n0"
-site = "paris"
-
-[[devices]]
-id = "b0"
-type = "h20"
-node = "n1"
-site = "oslo"
-memory_bytes = 50_000_000_000
-
-[[trunks]]
-name = "sea"
-bandwidth_bytes_per_s = 1e9
-
-[[links]]
-from = "paris"
-to = "oslo"
-edges = [{ latency_ns = 20_000_000, bandwidth_bytes_per_s = 5e9, trunk = "sea" }]
-
-[[links]]
-from = "oslo"
-to = "paris"
-edges = [{ latency_ns = 20_000_000, bandwidth_bytes_per_s = 2e9 },
-         { latency_ns = 20_000_000, bandwidth_bytes_per_s = 1e9 }]
-)";
 
 absl::StatusOr<plan::Cluster> Read(const std::string& text) {
   const auto spec = ParseClusterToml(text, "cluster.toml");

@@ -3,6 +3,7 @@
 // once.
 
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <thread>
 
@@ -123,8 +124,12 @@ TEST_CASE("parameters_of_a_lost_gather_are_committed_by_no_later_step") {
   island.LoseGather(island.gathers.seen);
   std::thread reader;
   SECTION("a reader waits for them, and may have the failure") {
-    reader = std::thread([&] { (void)island.engine->Held(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::latch begun(1);
+    reader = std::thread([&] {
+      begun.count_down();
+      (void)island.engine->Held();
+    });
+    begun.wait();  // it reads before the loss is known, or just after: both are right
   }
   SECTION("only the next step does") {}
   island.gathers.gate.Open();
