@@ -329,6 +329,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   not_finite_tries_ = 0;
   norms_.Clear();
   skipped_in_a_row_ = 0;
+  skipped_steps_ = 0;
   suspect_.clear();
   order_.reset();
   if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();

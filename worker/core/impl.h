@@ -216,6 +216,7 @@ class WorkerCore::Impl {
   GradientNorms norms_;                 // of steps that were not skipped
   double norm_limit_ = 0;               // of the outstanding TrainStep
   int skipped_in_a_row_ = 0;            // attempts, up to the newest
+  uint64_t skipped_steps_ = 0;          // of this job
   std::vector<PositionRange> suspect_;  // whose loss was not finite once
   std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
   Instant give_up_at_;

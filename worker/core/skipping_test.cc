@@ -45,6 +45,20 @@ TEST_CASE("data_that_is_not_finite_twice_is_left_out_and_costs_its_steps_alone")
   }
 }
 
+TEST_CASE("the_log_has_ever_fewer_of_many_skipped_steps") {
+  Skipping fixture;
+  fixture.order.steps_this_round = 400;
+  fixture.Starts();
+  fixture.Leases(1000);
+  fixture.Drop<WorkerLog>();
+  for (int i = 0; i < 100; ++i) {
+    fixture.Trains();
+    fixture.SkipsNotFinite();
+    fixture.SkipsNotFinite();
+  }
+  CHECK(fixture.Drop<WorkerLog>() == 4 + 4);  // those of 8, 16, 32 and 64
+}
+
 TEST_CASE("where_nothing_is_finite_the_parameters_are_at_fault_and_no_data_is_left_out") {
   Skipping fixture;
   fixture.Starts();

@@ -1,6 +1,7 @@
 // Handles what the trainer reports.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@ constexpr Duration kRetryMax = std::chrono::seconds(8);
 constexpr int kTriesAtOnce = 10;
 // Data is tried twice; that what follows is bad, too, is unlikely.
 constexpr int kSkippedInARowMax = 3;
+constexpr uint64_t kSkippedStepsLogged = 4;
 }  // namespace
 
 // The outstanding command has ended. kNone if its result is not needed any more.
@@ -82,11 +84,16 @@ void WorkerCore::Impl::Skipped(const StepDone& step) {
   suspect_.clear();
   for (const PositionRange& range : data) Join(local_.skipped, range);
   CountStep({.tokens = step.tokens, .masked_tokens = step.tokens});
-  Log(finite ? absl::StrFormat("a step on %s is skipped: the gradient's norm is %.4g, and of the "
-                               "steps before %.4g at most is to be expected",
-                               DescribeSequences(data), step.gradient_norm, norm_limit_)
-             : absl::StrCat("a step on ", DescribeSequences(data),
-                            " is not finite again: this data is left out"));
+  ++skipped_steps_;
+  // Pushes name all of them: where they are many, the log has the first ones and ever fewer others.
+  if (skipped_steps_ > kSkippedStepsLogged && !std::has_single_bit(skipped_steps_)) return;
+  const std::string which =
+      absl::StrCat("skipped step ", skipped_steps_, ", on ", DescribeSequences(data));
+  Log(finite ? absl::StrFormat(
+                   "%s: the gradient's norm is %.4g, and of the steps before %.4g at most is to be "
+                   "expected",
+                   which, step.gradient_norm, norm_limit_)
+             : absl::StrCat(which, ": it is not finite again, and this data is left out"));
 }
 
 void WorkerCore::Impl::CountStep(const StepDone& step) {
