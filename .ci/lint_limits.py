@@ -24,7 +24,7 @@ PYTHON_LIMIT = re.compile(r"\b(?:timeout|timeout_s|limit_s|LIMIT_S|DEADLINE_S)\s
 # (path, what the line contains, why it is no limit that a slow machine exceeds)
 EXCEPTIONS = [
     ("tests/island/commit_test.cc", "SteadyNow() + 300ms", "time in which nothing may happen"),
-    ("worker/island/member/calls_test.cc", "milliseconds(1)", "nothing comes that is waited for"),
+    ("worker/island/member/group_calls_test.cc", "milliseconds(1)", "nothing comes that is waited for"),
     ("tests/island/slow_links_test.cc", "deadline > SteadyNow()", "tells waits of a minute from polls"),
     ("tests/cli/cli_test.cc", "wait_for(lock, stop", "the interval of heartbeats"),
     ("common/net/peer/peer_link_test.cc", "<= SteadyNow() - begun", "a part is at most the whole"),

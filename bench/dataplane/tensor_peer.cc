@@ -68,10 +68,10 @@ class BenchClient : public Client {
                     });
     }
     pushed.wait();
+    const int64_t words = load.tensor_bytes() / 4;  // as many bytes
     for (int i = 0; i < load.count; ++i) {
-      client_->Pull(server_, {"bench", 1, static_cast<ShardId>(load.elements), load.encoding},
-                    all.subspan(i * load.elements, load.elements), std::chrono::minutes(1),
-                    [&](PullResult result) {
+      client_->Pull(server_, {"bench", 1, static_cast<ShardId>(words)},
+                    all.subspan(i * words, words), std::chrono::minutes(1), [&](PullResult result) {
                       ATOLL_CHECK(result.status.ok(), result.status.ToString());
                       pulled.count_down();
                     });

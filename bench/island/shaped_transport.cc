@@ -39,7 +39,7 @@ void ShapedTransport::UseSendOrder(const IslandPlan& plan) {
 }
 
 absl::Status ShapedTransport::Send(const std::string& from, const std::string& to,
-                                   const worker::MessageTag& tag, Backend& backend, Stream& stream,
+                                   const MessageTag& tag, Backend& backend, Stream& stream,
                                    const Tensor& payload) {
   const SharedLink shared_link = lookup_(from, to);
   if (shared_link.name.empty()) return inner_.Send(from, to, tag, backend, stream, payload);
@@ -64,8 +64,7 @@ absl::Status ShapedTransport::Send(const std::string& from, const std::string& t
 }
 
 absl::Status ShapedTransport::SendVotes(const std::string& from, const std::string& to,
-                                        const worker::VoteTag& tag,
-                                        const std::vector<double>& votes) {
+                                        const VoteTag& tag, const std::vector<double>& votes) {
   const SharedLink shared_link = lookup_(from, to);
   if (shared_link.name.empty()) return inner_.SendVotes(from, to, tag, votes);
   const auto size = static_cast<int64_t>(votes.size() * sizeof(double));

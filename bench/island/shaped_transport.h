@@ -47,23 +47,22 @@ class ShapedTransport : public worker::Transport {
   // scheduler's messages arrive at once.
   void UseSendOrder(const IslandPlan& plan);
 
-  absl::Status Send(const std::string& from, const std::string& to, const worker::MessageTag& tag,
+  absl::Status Send(const std::string& from, const std::string& to, const MessageTag& tag,
                     Backend& backend, Stream& stream, const Tensor& payload) override;
-  bool Arrived(const std::string& device, const worker::MessageTag& tag) override {
+  bool Arrived(const std::string& device, const MessageTag& tag) override {
     return inner_.Arrived(device, tag);
   }
-  void Wait(const std::string& device, std::span<const worker::MessageTag> tags,
+  void Wait(const std::string& device, std::span<const MessageTag> tags,
             Instant deadline) override {
     inner_.Wait(device, tags, deadline);
   }
-  absl::Status Receive(const std::string& device, const worker::MessageTag& tag, Backend& backend,
+  absl::Status Receive(const std::string& device, const MessageTag& tag, Backend& backend,
                        Stream& stream, const Tensor& into, Instant deadline) override {
     return inner_.Receive(device, tag, backend, stream, into, deadline);
   }
-  absl::Status SendVotes(const std::string& from, const std::string& to, const worker::VoteTag& tag,
+  absl::Status SendVotes(const std::string& from, const std::string& to, const VoteTag& tag,
                          const std::vector<double>& votes) override;
-  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device,
-                                                   const worker::VoteTag& tag,
+  absl::StatusOr<std::vector<double>> ReceiveVotes(const std::string& device, const VoteTag& tag,
                                                    Instant deadline) override {
     return inner_.ReceiveVotes(device, tag, deadline);
   }

@@ -49,11 +49,6 @@ absl::Status CheckIndexAndSize(const v1::Chunk& chunk, std::span<const std::byte
                                                  " bytes instead of ", expected_bytes));
 }
 
-absl::Status CheckSum(const v1::Chunk& chunk, uint64_t checksum) {
-  if (checksum == chunk.checksum()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("chunk ", chunk.index(), " has a wrong checksum"));
-}
-
 }  // namespace
 
 absl::Status CheckOnlyChunk(const v1::Chunk& chunk, std::span<const std::byte> payload,
@@ -84,21 +79,14 @@ absl::Status IncomingTensor::AcceptOnce(const v1::Chunk& chunk,
 
 absl::Status IncomingTensor::Take(const v1::Chunk& chunk, std::span<const std::byte> payload) {
   const int64_t offset = chunk.index() * chunk_bytes_;
-  const int64_t expected = std::min(chunk_bytes_, total_bytes_ - offset);
+  const int64_t expected = std::min(chunk_bytes_, std::ssize(bytes_) - offset);
   ATOLL_RETURN_IF_ERROR(CheckIndexAndSize(chunk, payload, chunk.index(), expected));
-  const bool sealed = !chunk.tag().empty();
-  uint64_t checksum = 0;
-  if (!raw_.empty()) {
-    const std::span<std::byte> to = raw_.subspan(offset, expected);
-    if (sealed) std::memcpy(to.data(), payload.data(), payload.size());
-    if (!sealed) checksum = CopyAndHash(payload, to);
-  } else {
-    const int64_t width = BytesPerElement(encoding_);
-    const std::span<float> to = values_.subspan(offset / width, expected / width);
-    if (sealed) DecodeTensor(encoding_, payload, to);
-    if (!sealed) checksum = DecodeAndHash(encoding_, payload, to);
+  const std::span<std::byte> to = bytes_.subspan(offset, expected);
+  if (!chunk.tag().empty()) {
+    std::memcpy(to.data(), payload.data(), payload.size());
+  } else if (CopyAndHash(payload, to) != chunk.checksum()) {
+    return absl::DataLossError(absl::StrCat("chunk ", chunk.index(), " has a wrong checksum"));
   }
-  if (!sealed) ATOLL_RETURN_IF_ERROR(CheckSum(chunk, checksum));
   ++next_;
   return absl::OkStatus();
 }

@@ -108,18 +108,13 @@ class OutgoingTensor {
   int64_t next_ = 0;
 };
 
-// Receives a tensor's chunks, into floats or as encoded bytes.
+// Receives a tensor's chunks.
 class IncomingTensor {
  public:
-  IncomingTensor(Encoding encoding, std::span<float> values, int64_t chunk_bytes)
-      : encoding_(encoding),
-        values_(values),
-        chunk_bytes_(chunk_bytes),
-        total_bytes_(static_cast<int64_t>(values.size()) * BytesPerElement(encoding)) {}
   IncomingTensor(std::span<std::byte> bytes, int64_t chunk_bytes)
-      : raw_(bytes), chunk_bytes_(chunk_bytes), total_bytes_(static_cast<int64_t>(bytes.size())) {}
+      : bytes_(bytes), chunk_bytes_(chunk_bytes) {}
 
-  int64_t chunk_count() const { return ChunkCount(total_bytes_, chunk_bytes_); }
+  int64_t chunk_count() const { return ChunkCount(std::ssize(bytes_), chunk_bytes_); }
   int64_t next() const { return next_; }
   bool complete() const { return next_ >= chunk_count(); }
   void Restart() { next_ = 0; }
@@ -134,11 +129,8 @@ class IncomingTensor {
   // REQUIRES: the tensor has a chunk of this index.
   absl::Status Take(const v1::Chunk& chunk, std::span<const std::byte> payload);
 
-  Encoding encoding_ = Encoding::kFloat32;
-  std::span<float> values_;
-  std::span<std::byte> raw_;
+  std::span<std::byte> bytes_;
   int64_t chunk_bytes_;
-  int64_t total_bytes_;
   int64_t next_ = 0;
   std::vector<bool> accepted_;  // by AcceptOnce
 };

@@ -26,10 +26,6 @@ constexpr size_t kBlockBytes = 8 << 10;  // two of them fit in any first-level c
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
-float FromBfloat16(uint16_t value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
-}
-
 // Payload bytes have no alignment of their own; memcpy of one element compiles to a plain move.
 [[gnu::always_inline]] inline void NarrowLoop(std::byte* bytes, const float* values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
@@ -52,14 +48,6 @@ void NarrowTo(std::byte* bytes, const float* values, size_t count) {
   if (has_avx2) return NarrowAvx2(bytes, values, count);
 #endif
   NarrowLoop(bytes, values, count);
-}
-
-void WidenFrom(const std::byte* bytes, float* values, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t element;
-    std::memcpy(&element, bytes + 2 * i, 2);
-    values[i] = FromBfloat16(element);
-  }
 }
 
 void CheckSizes(Encoding encoding, size_t values, size_t bytes) {
@@ -94,16 +82,6 @@ void EncodeTensor(Encoding encoding, std::span<const float> values, std::span<st
   }
 }
 
-void DecodeTensor(Encoding encoding, std::span<const std::byte> bytes, std::span<float> values) {
-  CheckSizes(encoding, values.size(), bytes.size());
-  if (values.empty()) return;
-  if (encoding == Encoding::kFloat32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-  } else {
-    WidenFrom(bytes.data(), values.data(), values.size());
-  }
-}
-
 uint64_t EncodeAndHash(Encoding encoding, std::span<const float> values,
                        std::span<std::byte> bytes) {
   CheckSizes(encoding, values.size(), bytes.size());
@@ -111,16 +89,6 @@ uint64_t EncodeAndHash(Encoding encoding, std::span<const float> values,
   return ByBlocks<true>(bytes, [&](size_t begin, size_t end) {
     EncodeTensor(encoding, values.subspan(begin / unit, (end - begin) / unit),
                  bytes.subspan(begin, end - begin));
-  });
-}
-
-uint64_t DecodeAndHash(Encoding encoding, std::span<const std::byte> bytes,
-                       std::span<float> values) {
-  CheckSizes(encoding, values.size(), bytes.size());
-  const size_t unit = BytesPerElement(encoding);
-  return ByBlocks<false>(bytes, [&](size_t begin, size_t end) {
-    DecodeTensor(encoding, bytes.subspan(begin, end - begin),
-                 values.subspan(begin / unit, (end - begin) / unit));
   });
 }
 

@@ -20,13 +20,10 @@ namespace atl {
 
 // fp32 to bf16 rounds to nearest, ties to even; NaN stays NaN.
 void EncodeTensor(Encoding encoding, std::span<const float> values, std::span<std::byte> bytes);
-void DecodeTensor(Encoding encoding, std::span<const std::byte> bytes, std::span<float> values);
 
 // The same, and the checksum of `bytes`.
 uint64_t EncodeAndHash(Encoding encoding, std::span<const float> values,
                        std::span<std::byte> bytes);
-uint64_t DecodeAndHash(Encoding encoding, std::span<const std::byte> bytes,
-                       std::span<float> values);
 
 // Copies `from` to `to` and returns the checksum. REQUIRES: equal sizes, no overlap.
 uint64_t CopyAndHash(std::span<const std::byte> from, std::span<std::byte> to);

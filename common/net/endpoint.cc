@@ -40,7 +40,8 @@ std::optional<SocketMonitor::Event> SocketMonitor::Next() {
     if (bytes.size() < sizeof what + sizeof value) continue;
     std::memcpy(&what, bytes.data(), sizeof what);
     std::memcpy(&value, bytes.data() + sizeof what, sizeof value);
-    return Event{what, static_cast<int>(value)};
+    return Event{what, static_cast<int>(value),
+                 std::string(parts.size() > 1 ? parts[1].text() : "")};
   }
   return std::nullopt;
 }

@@ -18,10 +18,8 @@ absl::Status Bad(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range"));
 }
 
-absl::Status CheckEncoding(v1::TensorEncoding encoding, bool of_push) {
-  const int64_t number = int64_t{encoding} - 1;
-  if (of_push ? IsEncoding(number) : number == 0 || number == 1) return absl::OkStatus();
-  return Bad("encoding", encoding);
+absl::Status CheckEncoding(v1::TensorEncoding encoding) {
+  return IsEncoding(int64_t{encoding} - 1) ? absl::OkStatus() : Bad("encoding", encoding);
 }
 
 struct Bounded {
@@ -39,7 +37,7 @@ absl::Status CheckNumbers(std::initializer_list<Bounded> numbers) {
 
 absl::Status Check(const v1::PushOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), /*of_push=*/true));
+  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   return CheckNumbers({{"island", open.island(), 0},
                        {"shard", open.shard(), 0},
@@ -50,7 +48,6 @@ absl::Status Check(const v1::PushOpen& open) {
 
 absl::Status Check(const v1::PullOpen& open) {
   ATOLL_RETURN_IF_ERROR(CheckJob(open.job()));
-  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), /*of_push=*/false));
   ATOLL_RETURN_IF_ERROR(CheckChunkBytes(open.chunk_bytes()));
   return CheckNumbers({{"shard", open.shard(), 0},
                        {"version", open.version(), kNoVersion},
@@ -205,7 +202,7 @@ void SetPushId(const PushId& id, v1::PushOpen* open) {
 }
 
 Encoding EncodingFromWire(v1::TensorEncoding encoding) {
-  ATOLL_CHECK(CheckEncoding(encoding, /*of_push=*/true).ok(), static_cast<int>(encoding));
+  ATOLL_CHECK(CheckEncoding(encoding).ok(), static_cast<int>(encoding));
   return static_cast<Encoding>(encoding - 1);
 }
 
@@ -214,16 +211,13 @@ v1::TensorEncoding WireEncoding(Encoding encoding) {
 }
 
 PullRequest ToPullRequest(const v1::PullOpen& open) {
-  return {open.job(),      open.version(), open.shard(),    EncodingFromWire(open.encoding()),
-          open.priority(), open.begin(),   open.elements(), open.slot()};
+  return {open.job(), open.version(), open.shard(), open.begin(), open.elements(), open.slot()};
 }
 
 void SetRequest(const PullRequest& request, v1::PullOpen* open) {
   open->set_job(request.job);
   open->set_version(request.version);
   open->set_shard(request.shard);
-  open->set_encoding(WireEncoding(request.encoding));
-  open->set_priority(request.priority);
   open->set_begin(request.begin);
   open->set_elements(request.elements);
   open->set_slot(request.slot);

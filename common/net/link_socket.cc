@@ -112,18 +112,14 @@ LinkClient::~LinkClient() {
 }
 
 absl::Status LinkClient::Connect(const std::string& endpoint) {
-  endpoint_ = endpoint;
-  ATOLL_ASSIGN_OR_RETURN(route_, tunnels_.Route(endpoint));
-  if (zmq_connect(dealer_.use(), route_.c_str()) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(endpoint, ": ", zmq_strerror(zmq_errno())));
+  return route_.Connect(context_, dealer_, endpoint);
 }
 
 absl::Status LinkClient::ConnectAgain(Instant now) {
   if (!connect_at_ || now < *connect_at_) return absl::OkStatus();
   connect_at_ = now + kConnectAgainDelay;
   EndSession();
-  zmq_disconnect(dealer_.use(), route_.c_str());
-  return Connect(endpoint_);
+  return route_.ConnectAgain(context_, dealer_);
 }
 
 void LinkClient::EndSession() {
@@ -147,11 +143,29 @@ void LinkClient::SayHello(Instant now) {
 
 std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
   const std::optional<ConnectionEvent> event = NextEvent(now, descriptor);
-  if (!event || *event == ConnectionEvent::kConnected) return event;
+  if (!event) {
+    if (!up_ && route_.TryNext(context_, dealer_, now)) {
+      EndSession();
+      connect_at_.reset();
+    }
+    return event;
+  }
+  if (*event == ConnectionEvent::kConnected) {
+    route_.NoteConnected(now);
+    return event;
+  }
   connect_at_.reset();
-  if (*event == ConnectionEvent::kRetried) return event;
+  if (*event == ConnectionEvent::kRetried) {
+    route_.NoteFailed(now);
+    return event;
+  }
   up_ = *event == ConnectionEvent::kUp;
-  if (!up_) connect_at_ = now + kConnectAgainDelay;
+  if (up_) {
+    route_.NoteUp(context_, now);
+    return event;
+  }
+  connect_at_ = now + kConnectAgainDelay;
+  *event == ConnectionEvent::kLost ? route_.NoteLost(now) : route_.NoteFailed(now);
   return event;
 }
 
@@ -270,6 +284,7 @@ absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Create(ZmqContext& conte
   ATOLL_ASSIGN_OR_RETURN(server->router_, context.MakeTensorSocket(ZMQ_ROUTER));
   ATOLL_ASSIGN_OR_RETURN(server->guard_,
                          AcceptGuard::Create(context, server->router_, server->keyed()));
+  server->standby_ = std::make_unique<Standby>(&context, &server->router_);
   return server;
 }
 
@@ -435,7 +450,9 @@ SendOutcome LinkServer::Flush(const std::string& to, Peer& peer) {
 }
 
 void LinkServer::Flush() {
-  guard_->Run(SteadyNow());
+  const Instant now = SteadyNow();
+  guard_->Run(now);
+  standby_->Turn(guard_->dialled(), now);
   const std::vector<std::string> names(sealing_.begin(), sealing_.end());
   for (const std::string& name : names) {
     const auto it = peers_.find(name);

@@ -13,6 +13,8 @@
 
 #include "common/net/accept_guard.h"
 #include "common/net/endpoint.h"
+#include "common/net/relay/link_route.h"
+#include "common/net/relay/standby.h"
 #include "common/net/seal_queue.h"
 #include "common/net/security.h"
 #include "common/net/session.h"
@@ -42,6 +44,8 @@ class LinkClient {
   // handshake, or whose session has ended, stays down until ConnectAgain.
   std::optional<ConnectionEvent> Next(Instant now, int* descriptor = nullptr);
   bool up() const { return up_; }  // as of the last event
+  // The relay that it is connected through, or tries; empty: none.
+  std::string relay() const { return route_.relay(); }
 
   // REQUIRES: kUp was the last event, but for tests. kSent: it is sent after what is before it.
   SendOutcome Send(v1::Frame frame, Message* payload = nullptr);
@@ -57,10 +61,7 @@ class LinkClient {
  private:
   LinkClient(ZmqContext& context, const KeyPair& own, std::string server_key,
              std::function<void()> wake)
-      : tunnels_(context.tunnels()),
-        own_(own),
-        server_key_(std::move(server_key)),
-        wake_(std::move(wake)) {}
+      : context_(context), own_(own), server_key_(std::move(server_key)), wake_(std::move(wake)) {}
   bool keyed() const { return !server_key_.empty(); }
   std::optional<ConnectionEvent> NextEvent(Instant now, int* descriptor);
   void EndSession();
@@ -68,11 +69,11 @@ class LinkClient {
   std::optional<ConnectionEvent> AwaitWelcome(Instant now);
   bool TakeSealed(std::vector<Message>& parts, LinkFrame* in);
 
-  ProxyTunnels& tunnels_;
+  ZmqContext& context_;
   const KeyPair own_;
   const std::string server_key_;
   const std::function<void()> wake_;
-  std::string endpoint_, route_;  // where it is, and where this end connects
+  LinkRoute route_;
   Socket dealer_;
   SocketMonitor watch_;
   bool up_ = false;
@@ -99,6 +100,8 @@ class LinkServer {
 
   // The endpoint with its real port.
   absl::StatusOr<std::string> Bind(const std::string& endpoint);
+  // Those that connect through these relays reach this end from now on; replaces the list.
+  void AcceptThrough(const std::vector<LinkWay>& relays) { standby_->Set(relays); }
 
   // Z85 keys, checked before; replaces the list. Sessions that there are stay.
   void Admit(const std::vector<std::string>& public_keys);
@@ -141,6 +144,7 @@ class LinkServer {
   const std::function<void()> wake_;
   Socket router_;
   std::unique_ptr<AcceptGuard> guard_;
+  std::unique_ptr<Standby> standby_;
   std::set<std::string> admitted_;  // Z85
   std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::set<std::string> opening_, sealing_;  // of peers_, whose queues are not empty

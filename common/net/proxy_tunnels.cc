@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "common/event_loop.h"
 #include "common/http/proxy.h"
 #include "common/logging.h"
+#include "common/net/pump.h"
 
 namespace atl {
 namespace {
@@ -34,22 +36,6 @@ constexpr size_t kTunnelsMax = 1024;
 constexpr long kConnectSeconds = 5;  // as long as a handshake may take
 constexpr int kTurnMs = 1000, kPauseMs = 100;
 constexpr Duration kWarningPause = std::chrono::seconds(10);
-constexpr Duration kEndPause = std::chrono::seconds(10);  // from one end's close to the other's
-constexpr size_t kBufferBytes = size_t{64} << 10;         // of each direction
-
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-
- private:
-  const int value_;
-};
 
 // -1, and errno: there is no descriptor or port left.
 int ListenOnLoopback(int* port) {
@@ -71,78 +57,11 @@ int ListenOnLoopback(int* port) {
   return listener;
 }
 
-// One direction of a connection. Both descriptors do not block.
-class Flow {
- public:
-  Flow(int from, int to) : from_(from), to_(to), buffer_(kBufferBytes) {}
+static_assert(CURL_WAIT_POLLIN == POLLIN && CURL_WAIT_POLLOUT == POLLOUT);
 
-  bool WantsToRead() const { return !ended_ && end_ < buffer_.size(); }
-  bool WantsToWrite() const { return begin_ < end_; }
-  bool ended() const { return ended_; }
-  bool done() const { return ended_ && !WantsToWrite(); }
-  int64_t moves() const { return moves_; }  // so often something has passed
-
-  // False: the connection has failed.
-  bool Turn(bool readable) {
-    if (readable && WantsToRead()) {
-      const ssize_t got = recv(from_, buffer_.data() + end_, buffer_.size() - end_, 0);
-      if (got < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (got >= 0) ++moves_;
-      if (got == 0) ended_ = true;
-      if (got > 0) end_ += static_cast<size_t>(got);
-    }
-    if (WantsToWrite()) {
-      const ssize_t sent = send(to_, buffer_.data() + begin_, end_ - begin_, MSG_NOSIGNAL);
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (sent > 0) ++moves_;
-      if (sent > 0) begin_ += static_cast<size_t>(sent);
-      if (begin_ == end_) begin_ = end_ = 0;
-    }
-    // The end of the stream passes on, once.
-    if (done() && !std::exchange(passed_, true)) shutdown(to_, SHUT_WR);
-    return true;
-  }
-
- private:
-  const int from_, to_;
-  std::vector<char> buffer_;
-  size_t begin_ = 0, end_ = 0;
-  int64_t moves_ = 0;
-  bool ended_ = false, passed_ = false;
-};
-
-// Both directions of an open connection.
-class Pump {
- public:
-  Pump(int near, int far, Instant now)
-      : near_(near), far_(far), forth_(near, far), back_(far, near), moved_at_(now) {}
-
-  // Adds two entries. A side that nothing is wanted of would report its hang-up again and again.
-  void AddTo(std::vector<curl_waitfd>* waiting) const {
-    const auto add = [&](int descriptor, const Flow& in, const Flow& out) {
-      const int events =
-          (in.WantsToRead() ? CURL_WAIT_POLLIN : 0) | (out.WantsToWrite() ? CURL_WAIT_POLLOUT : 0);
-      waiting->push_back({events == 0 ? -1 : descriptor, static_cast<short>(events), 0});
-    };
-    add(near_, forth_, back_);
-    add(far_, back_, forth_);
-  }
-
-  // False: both ends have closed, one has failed, or one has closed and nothing has passed for
-  // kEndPause.
-  bool Turn(bool near_readable, bool far_readable, Instant now) {
-    const int64_t moves = forth_.moves() + back_.moves();
-    if (!forth_.Turn(near_readable) || !back_.Turn(far_readable)) return false;
-    if (forth_.done() && back_.done()) return false;
-    if (forth_.moves() + back_.moves() > moves) moved_at_ = now;
-    return !(forth_.ended() || back_.ended()) || now < moved_at_ + kEndPause;
-  }
-
- private:
-  const int near_, far_;
-  Flow forth_, back_;
-  Instant moved_at_;
-};
+void AddTo(std::vector<curl_waitfd>* waiting, int descriptor, short events) {
+  waiting->push_back({events == 0 ? -1 : descriptor, events, 0});
+}
 
 using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 
@@ -246,7 +165,9 @@ void ProxyTunnels::Carrier::Run() {
     waiting.clear();
     listening.clear();
     for (const Connection& one : connections_) {
-      if (one.pump) one.pump->AddTo(&waiting);
+      if (!one.pump) continue;
+      AddTo(&waiting, one.near.get(), one.pump->near_events());
+      AddTo(&waiting, one.far->get(), one.pump->far_events());
     }
     for (const auto& [target, tunnel] : tunnels_) {
       if (!accepts_) break;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/net/relay/words.h"
 #include "common/net/tcp_endpoint.h"
 
 namespace atl {
@@ -130,10 +132,13 @@ absl::Status WriteCurveKey(const KeyPair& keys, const std::string& path) {
 }
 
 bool IsLoopback(absl::string_view endpoint) {
-  if (!absl::ConsumePrefix(&endpoint, "tcp://")) return false;
-  const size_t colon = endpoint.rfind(':');
-  if (colon == absl::string_view::npos) return false;
-  return IsLoopbackHost(endpoint.substr(0, colon));
+  const std::vector<LinkWay> ways = ReadLinkWays(endpoint);
+  return std::all_of(ways.begin(), ways.end(), [](const LinkWay& way) {
+    absl::string_view address = way.endpoint;
+    if (!absl::ConsumePrefix(&address, "tcp://")) return false;
+    const size_t colon = address.rfind(':');
+    return colon != absl::string_view::npos && IsLoopbackHost(address.substr(0, colon));
+  });
 }
 
 absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view endpoint) {
@@ -156,7 +161,9 @@ absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view end
 
 absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view endpoint,
                            absl::string_view server_key) {
-  ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoint));
+  for (const LinkWay& way : ReadLinkWays(endpoint)) {
+    ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(way.endpoint));
+  }
   if (server_key.empty()) {
     return CheckPlaintext(endpoint, security.allow_plaintext_beyond_loopback);
   }

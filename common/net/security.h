@@ -59,7 +59,8 @@ absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view end
 absl::Status CheckSecurity(const ClientSecurity& security, absl::string_view endpoint,
                            absl::string_view server_key);
 
-// Returns whether a tcp:// endpoint names a loopback address: 127.x.x.x, [::1] or localhost.
+// Returns whether a tcp:// endpoint names a loopback address: 127.x.x.x, [::1] or localhost. With
+// several ways (relay/words.h): whether all do.
 bool IsLoopback(absl::string_view endpoint);
 
 }  // namespace atl

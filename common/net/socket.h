@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/net/proxy_tunnels.h"
+#include "common/net/relay/link_ways.h"
 #include "common/status.h"
 
 namespace atl {
@@ -108,10 +109,12 @@ class ZmqContext {
   absl::StatusOr<Socket> MakeInprocSocket();
   // The way to endpoints beyond a proxy.
   ProxyTunnels& tunnels() { return tunnels_; }
+  LinkWays& ways() { return ways_; }
 
  private:
   explicit ZmqContext(void* context) : context_(context) {}
   ProxyTunnels tunnels_;
+  LinkWays ways_;
   void* context_;
 };
 

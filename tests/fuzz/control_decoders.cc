@@ -167,10 +167,7 @@ bool AcceptsDelta(std::string_view bytes) {
   const std::string_view rest = input.Rest().substr(0, size);
   if (!rest.empty()) std::memcpy(encoded.data(), rest.data(), rest.size());
   std::vector<float> values(static_cast<size_t>(elements));
-  if (!IsQuantized(encoding)) {
-    DecodeTensor(encoding, encoded, values);
-    return rest.size() == size;
-  }
+  if (!IsQuantized(encoding)) return rest.size() == size;
   static ThreadPool pool(1);
   const DeltaView view{encoded.data(), encoding, elements};
   const bool good = CheckDelta(view).ok();

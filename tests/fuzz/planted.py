@@ -4,7 +4,7 @@
 PLANTED = {
     "frame": (
         "common/net/frame.cc",
-        "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding(), /*of_push=*/true));\n",
+        "  ATOLL_RETURN_IF_ERROR(CheckEncoding(open.encoding()));\n",
         ""),
     "group_frame": (
         "worker/island/messages/limits.cc",

@@ -128,12 +128,8 @@ const Registration kPageRequest({"page_request", PageRequestSeeds, AcceptsPageRe
 // A block's header, up to the end of its line, and its payload.
 bool AcceptsPeerBlock(std::string_view bytes) {
   using worker::BlockKind;
-  worker::PeerBlocks::Link link;
-  link.send = [](const NodeId&, std::string, std::span<const std::byte>,
-                 std::shared_ptr<const void>, std::optional<uint64_t>) { return absl::OkStatus(); };
-  link.has_checksums = [] { return true; };
-  link.is_lost = [](const NodeId&) { return false; };
-  worker::PeerBlocks blocks("w2", link);
+  const std::unique_ptr<PeerLink> link;
+  worker::PeerBlocks blocks("w2", &link);
   blocks.Open("g", 1);
   const size_t line = std::min(bytes.find('\n'), bytes.size());
   PeerDelivery delivery;

@@ -52,7 +52,7 @@ std::vector<std::string> FrameSeeds() {
                      chunk_bytes: 1048576 })"),
       '\0' + frame(R"(push_open { job: "j-1" shard: 5 part: true begin: 8 element_count: 64
                      encoding: TENSOR_ENCODING_INT4 chunk_bytes: 1048576 })"),
-      '\0' + frame(R"(pull_open { job: "j-1" version: 4 shard: 5 encoding: TENSOR_ENCODING_FLOAT32
+      '\0' + frame(R"(pull_open { job: "j-1" version: 4 shard: 5
                      chunk_bytes: 1048576 begin: 1 elements: 2 })"),
       '\0' + frame("transfer_start { element_count: 64 version: 3 }"),
       '\0' + frame("transfer_start { first_chunk: 2 }"),

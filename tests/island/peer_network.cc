@@ -30,7 +30,7 @@ class PeerNetwork::Node final : private PeerHandler {
       : transport(
             worker, int64_t{64} << 20,
             [](const NodeId&, const SharedLinkCall&) { ATOLL_CHECK(false, "no line is shared"); }),
-        blocks(worker, MakeCollectiveChannel(&link)) {
+        blocks(worker, &link) {
     PeerLinkOptions options;
     options.name = worker;
     options.incarnation = 1;

@@ -115,12 +115,12 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
   const auto admits = [&](const MessageTag& tag, const std::string& from = "a/0",
                           const std::string& to = "b/0", int64_t epoch = 7) {
     return transport
-        .Admit(WorkerFromDevice(from),
-               SerializeTensorHeader({tag, from, to, DType::kFloat32, epoch}), 4)
+        .Admit(WorkerFromDevice(from), Serialize(TensorHeader{tag, from, to, 4, epoch}), 4)
         .ok();
   };
-  const auto admits_votes = [&](const VoteTag& tag, DType dtype, const std::string& to = "b/0") {
-    return transport.Admit("a", SerializeTensorHeader({tag, "a/0", to, dtype, 7}), 8).ok();
+  const auto admits_votes = [&](const VoteTag& tag, int32_t element_bytes,
+                                const std::string& to = "b/0") {
+    return transport.Admit("a", Serialize(TensorHeader{tag, "a/0", to, element_bytes, 7}), 8).ok();
   };
   transport.BeginEpoch(7);
   transport.Reset();
@@ -147,11 +147,11 @@ TEST_CASE("a worker admits the messages of its plan, and no others") {
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = INT32_MAX, tag.gradient = true; }));
   REQUIRE_FALSE(changed([](MessageTag& tag) { tag.stage = -1; }));
   // The sender's commit votes, and not another one's.
-  REQUIRE(admits_votes({1, 0}, DType::kFloat64));
-  REQUIRE_FALSE(admits_votes({1, 0}, DType::kFloat32));
-  REQUIRE_FALSE(admits_votes({1, 0}, DType::kFloat64, "b/1"));
+  REQUIRE(admits_votes({1, 0}, 8));
+  REQUIRE_FALSE(admits_votes({1, 0}, 4));
+  REQUIRE_FALSE(admits_votes({1, 0}, 8, "b/1"));
   for (const int32_t sender : {-1, 1, 2}) {
-    REQUIRE_FALSE(admits_votes({1, sender}, DType::kFloat64));
+    REQUIRE_FALSE(admits_votes({1, sender}, 8));
   }
 }
 

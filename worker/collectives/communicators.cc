@@ -9,8 +9,6 @@
 
 namespace atl::worker {
 
-Communicators::Communicators(CommunicatorsOptions options) : options_(std::move(options)) {}
-
 absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
     const std::string& name, const std::vector<std::string>& devices, const std::string& own) {
   const auto at = std::find(devices.begin(), devices.end(), own);
@@ -19,8 +17,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicators::Create(
   const bool ours = std::all_of(devices.begin(), devices.end(), [&](const std::string& device) {
     return WorkerFromDevice(device) == options_.worker;
   });
-  std::lock_guard lock(mutex_);
-  if (!aborted_.ok()) return aborted_;
+  ATOLL_RETURN_IF_ERROR(aborted());
+  if (options_.nccl.joins && options_.nccl.joins(devices)) {
+    return JoinByNccl(name, rank, devices, ours);
+  }
+  const std::lock_guard lock(mutex_);
   if (!ours) {
     LogProtection();
     return JoinOverPeerLink(name, rank, devices);
@@ -55,6 +56,44 @@ std::unique_ptr<Communicator> Communicators::JoinOverPeerLink(
     group.sites.push_back(site == options_.sites.end() ? "" : site->second);
   }
   return NewPeerCommunicator(options_.peer_blocks, std::move(group));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicators::JoinByNccl(
+    const std::string& name, int rank, const std::vector<std::string>& devices, bool ours) {
+  const NcclOptions& nccl = options_.nccl;
+  const std::string& own = devices[static_cast<size_t>(rank)];
+  const auto backend = nccl.backends.find(own);
+  ATOLL_CHECK(backend != nccl.backends.end(), "device ", own, " has no CUDA backend");
+  if (!ours && !nccl.reaches_other_workers) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", name,
+                     " reaches other workers by NCCL, whose connections are "
+                     "neither encrypted nor authenticated: start the workers with --insecure, or "
+                     "use a layout without such groups"));
+  }
+  const auto id = nccl.ids.find(name);
+  if (id == nccl.ids.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker of ", devices[0], " has made no NCCL id for group ", name));
+  }
+  NcclGroup group;
+  group.name = name;
+  group.id = id->second;
+  group.rank = rank;
+  group.size = static_cast<int>(devices.size());
+  group.timeout = options_.timeout;
+  group.given_up = [this] { return !aborted().ok(); };
+  auto joined = nccl.join(*backend->second, group);
+  if (!joined.ok()) ATOLL_RETURN_IF_ERROR(aborted());
+  return joined;
+}
+
+absl::Status Communicators::aborted() {
+  if (options_.nccl.given_up && options_.nccl.given_up()) {
+    return absl::AbortedError("the island is set up again");
+  }
+  const std::lock_guard lock(mutex_);
+  return aborted_;
 }
 
 void Communicators::Abort(const std::string& reason) {

@@ -50,14 +50,16 @@ std::string TextFromPayload(const Payload& payload) {
 
 }  // namespace
 
-PeerBlocks::PeerBlocks(NodeId self, Link link)
-    : self_(std::move(self)),
-      link_(std::move(link)),
-      pool_(BufferPool::Create(8 * kBlockBytesMax)) {}
+PeerBlocks::PeerBlocks(NodeId self, const std::unique_ptr<PeerLink>* link)
+    : self_(std::move(self)), link_(link), pool_(BufferPool::Create(8 * kBlockBytesMax)) {}
 
 bool PeerBlocks::IsOpen(const BlockName& name) const {
   const auto box = boxes_.find({name.group, name.to});
   return box != boxes_.end() && box->second.open;
+}
+
+bool PeerBlocks::IsLost(const NodeId& worker) const {
+  return worker != self_ && *link_ != nullptr && (*link_)->IsLost(worker);
 }
 
 absl::Status PeerBlocks::Admit(absl::string_view header, int64_t payload_bytes) {
@@ -102,8 +104,6 @@ void PeerBlocks::Deliver(const NodeId& worker, BlockName name, Block block) {
   changed_.notify_all();
 }
 
-void PeerBlocks::OnPeerLost() { Wake(); }
-
 void PeerBlocks::Wake() {
   const std::lock_guard lock(mutex_);  // a thread between its check and its wait is notified
   changed_.notify_all();
@@ -118,7 +118,13 @@ void PeerBlocks::BeginScope(const std::string& prefix) {
 absl::Status PeerBlocks::Send(const NodeId& to, const BlockName& name,
                               std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                               std::optional<uint64_t> checksum) {
-  if (to != self_) return link_.send(to, MakeHeader(name), bytes, std::move(owner), checksum);
+  if (to != self_) {
+    return (*link_)->Send(to, {.channel = PeerChannel::kCollective,
+                               .header = MakeHeader(name),
+                               .payload = bytes,
+                               .owner = std::move(owner),
+                               .checksum = checksum});
+  }
   Block block{pool_->Take(static_cast<int64_t>(bytes.size())), nullptr};
   if (!bytes.empty()) std::memcpy(block.payload.data(), bytes.data(), bytes.size());
   Deliver(self_, name, std::move(block));
@@ -157,7 +163,7 @@ absl::StatusOr<std::optional<PeerBlocks::Block>> PeerBlocks::TakeUnless(
     if (box.left[name.from]) {
       return absl::UnavailableError(absl::StrCat("rank ", name.from, " has left"));
     }
-    if (worker != self_ && link_.is_lost(worker)) {
+    if (IsLost(worker)) {
       return absl::UnavailableError(absl::StrCat(worker, " is lost"));
     }
     if (ends()) return std::nullopt;
@@ -172,7 +178,7 @@ absl::StatusOr<std::optional<PeerBlocks::Block>> PeerBlocks::TakeUnless(
 absl::Status PeerBlocks::Check(const NodeId& worker, const Block& block, uint64_t hash) {
   if (hash == block.checksum) return absl::OkStatus();
   const std::string why = "a collective's block has a wrong checksum";
-  link_.lose(worker, why);
+  (*link_)->Lose(worker, why);
   return absl::DataLossError(absl::StrCat(worker, ": ", why));
 }
 
@@ -193,22 +199,6 @@ void PeerBlocks::Close(const std::string& group, int32_t rank) {
   Box& box = boxes_[{group, rank}];
   box.from.clear();
   box.open = false;
-}
-
-PeerBlocks::Link MakeCollectiveChannel(const std::unique_ptr<PeerLink>* link) {
-  return {[link](const NodeId& to, std::string header, std::span<const std::byte> payload,
-                 std::shared_ptr<const void> owner, std::optional<uint64_t> checksum) {
-            PeerMessage message;
-            message.channel = PeerChannel::kCollective;
-            message.header = std::move(header);
-            message.payload = payload;
-            message.owner = std::move(owner);
-            message.checksum = checksum;
-            return (*link)->Send(to, std::move(message));
-          },
-          [link](const NodeId& peer) { return (*link)->IsLost(peer); },
-          [link](const NodeId& peer, const std::string& why) { (*link)->Lose(peer, why); },
-          [link] { return (*link)->has_checksums(); }};
 }
 
 }  // namespace atl::worker

@@ -51,22 +51,13 @@ struct BlockName {
 // Thread-safe.
 class PeerBlocks {
  public:
-  struct Link {
-    // Queues a message on the channel of collectives; never waits.
-    std::function<absl::Status(const NodeId& to, std::string header,
-                               std::span<const std::byte> payload,
-                               std::shared_ptr<const void> owner, std::optional<uint64_t> checksum)>
-        send;
-    std::function<bool(const NodeId&)> is_lost;
-    std::function<void(const NodeId&, const std::string& why)> lose;
-    std::function<bool()> has_checksums;  // whether it sends any
-  };
-  PeerBlocks(NodeId self, Link link);
+  // `link`: made later, before the first block, and outlives the last.
+  PeerBlocks(NodeId self, const std::unique_ptr<PeerLink>* link);
 
   // ---- For the link's handler, on its thread. ----
   absl::Status Admit(absl::string_view header, int64_t payload_bytes);
   void OnMessage(PeerDelivery delivery);
-  void OnPeerLost();  // Link::is_lost says which
+  void OnPeerLost() { Wake(); }  // the link says which
 
   // Forgets blocks and members of all groups whose names do not begin so.
   void BeginScope(const std::string& prefix);
@@ -84,7 +75,7 @@ class PeerBlocks {
   absl::Status Send(const NodeId& to, const BlockName& name, std::span<const std::byte> bytes,
                     std::shared_ptr<const void> owner,
                     std::optional<uint64_t> checksum = std::nullopt);
-  bool has_checksums() const { return link_.has_checksums(); }
+  bool has_checksums() const { return (*link_)->has_checksums(); }
   // Waits for the next block from this member, which has this name and size, or the group is
   // broken. Unavailable: the member has failed or the group has ended. DeadlineExceeded. Aborted:
   // see End.
@@ -123,19 +114,16 @@ class PeerBlocks {
   };
 
   bool IsOpen(const BlockName& name) const;  // REQUIRES: mutex_ is held
+  bool IsLost(const NodeId& worker) const;
   void Deliver(const NodeId& worker, BlockName name, Block block);
 
   const NodeId self_;
-  const Link link_;
+  const std::unique_ptr<PeerLink>* const link_;
   const std::shared_ptr<BufferPool> pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<std::string, int32_t>, Box> boxes_;  // guarded by mutex_; by group and rank
 };
-
-// The channel of collectives of a link that is made later: `*link` is there before the first block,
-// and outlives the last.
-PeerBlocks::Link MakeCollectiveChannel(const std::unique_ptr<PeerLink>* link);
 
 }  // namespace atl::worker
 

@@ -14,7 +14,6 @@
 #ifndef ATOLL_WORKER_PIPELINE_TRANSPORT_H_
 #define ATOLL_WORKER_PIPELINE_TRANSPORT_H_
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,33 +26,9 @@
 #include "common/time.h"
 #include "kernels/backend.h"
 #include "kernels/communicator.h"
+#include "proto/group.plain.h"
 
 namespace atl::worker {
-
-// Names one activation or gradient within an island plan.
-struct MessageTag {
-  int64_t step = 0;
-  int32_t replica = 0;
-  int32_t stage = 0;  // that receives
-  int32_t rank = 0;   // that receives, in its tensor-parallel group
-  int32_t micro_batch = 0;
-  // The sender may cut a message along its sequences; it alone decides, and a receiver that does
-  // not know into how many chunks looks for all that are allowed (1, 2, 4, ...).
-  int32_t chunk = 0;
-  int32_t chunks = 1;
-  bool gradient = false;  // else an activation
-
-  auto operator<=>(const MessageTag&) const = default;
-};
-
-// Names the commit votes of one device.
-struct VoteTag {
-  int64_t step = 0;
-  int32_t sender = 0;   // its place among the devices of the plan
-  bool commits = true;  // else of the exchange of norms before that
-
-  auto operator<=>(const VoteTag&) const = default;
-};
 
 // One message that has arrived.
 struct Transfer {

@@ -26,7 +26,7 @@ struct LinkMeasurerOptions {
   // thread.
   std::function<void(const std::string&)> measuring = [](const std::string&) {};
   Duration meet_timeout = std::chrono::seconds(8);
-  Duration probe_timeout = std::chrono::seconds(4);
+  Duration probe_timeout = std::chrono::seconds(6);
   // A worker with a request to take samples takes them for so long, a few rounds.
   Duration temporary_for = std::chrono::seconds(60);
   LinkProfileOptions profile;

@@ -1,11 +1,9 @@
 #include "common/net/control/reachability.h"
 
-#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -13,25 +11,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/http/proxy.h"
+#include "common/net/tcp_probe.h"
 
 namespace atl {
 namespace {
 
 constexpr int kConnectMs = 3000;
 constexpr int kHelloMs = 1000;
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 bool Wait(int fd, short events, int timeout_ms) {
   pollfd waiting{fd, events, 0};
@@ -63,20 +49,17 @@ Reachability AnswerToHello(int fd) {
   }
 }
 
-Reachability ProbeSocketAddress(const addrinfo& at) {
-  const Fd fd(socket(at.ai_family, at.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at.ai_protocol));
-  if (fd.get() < 0) return Reachability::kNoAnswer;
-  if (connect(fd.get(), at.ai_addr, at.ai_addrlen) != 0) {
+Reachability ProbeSocketAddress(int fd, const addrinfo& at) {
+  if (connect(fd, at.ai_addr, at.ai_addrlen) != 0) {
     if (errno == ECONNREFUSED) return Reachability::kRefused;
-    if (errno != EINPROGRESS || !Wait(fd.get(), POLLOUT, kConnectMs))
-      return Reachability::kNoAnswer;
+    if (errno != EINPROGRESS || !Wait(fd, POLLOUT, kConnectMs)) return Reachability::kNoAnswer;
     int error = 0;
     socklen_t size = sizeof error;
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
     if (error == ECONNREFUSED) return Reachability::kRefused;
     if (error != 0) return Reachability::kNoAnswer;
   }
-  return AnswerToHello(fd.get());
+  return AnswerToHello(fd);
 }
 
 // Explains what a failed handshake reports about certificates.
@@ -106,24 +89,15 @@ std::string WhyRefused(const std::string& said) {
 }  // namespace
 
 Reachability ProbeReachability(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) {
-    return Reachability::kUnknownHost;
-  }
-  Reachability reachability = Reachability::kNoAnswer;
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    const Reachability one = ProbeSocketAddress(*at);
-    if (one != Reachability::kNoAnswer) reachability = one;
-    if (one == Reachability::kTlsAnswers || one == Reachability::kOtherAnswers ||
-        one == Reachability::kSilent)
-      break;
-  }
-  freeaddrinfo(found);
+  Reachability reachability = Reachability::kUnknownHost;
+  const char* error = "";
+  WithSocket(address, SOCK_NONBLOCK, &error, [&](int fd, const addrinfo& at) {
+    const Reachability one = ProbeSocketAddress(fd, at);
+    const bool first = reachability == Reachability::kUnknownHost;
+    if (first || one != Reachability::kNoAnswer) reachability = one;
+    return one == Reachability::kTlsAnswers || one == Reachability::kOtherAnswers ||
+           one == Reachability::kSilent;
+  });
   return reachability;
 }
 

@@ -144,7 +144,6 @@ struct PeerCounters {
   NodeId peer;
   int64_t messages_sent = 0;
   int64_t payload_bytes_sent = 0;
-  int64_t messages_received = 0;
   int64_t payload_bytes_received = 0;
   int64_t messages_refused = 0;  // that it sent and our handler did not admit
   int64_t frames_refused = 0;    // that it sent and that break the protocol, or are of another plan
@@ -158,10 +157,24 @@ struct PeerCounters {
 // the link that made it outlives it.
 class PeerSampler {
  public:
-  virtual ~PeerSampler() = default;
   // Seconds until the other end has said that so many bytes have come. PERMISSION_DENIED: it does
   // not take them, from us or yet.
-  virtual absl::StatusOr<double> Time(int64_t bytes, Duration timeout) = 0;
+  absl::StatusOr<double> Time(int64_t bytes, Duration timeout);
+
+ private:
+  friend class PeerLink;
+  PeerSampler(const PeerLinkOptions& options, const IslandMember& to,
+              std::unique_ptr<LinkClient> link);
+  absl::Status Await(short events, Instant deadline);
+  absl::Status Send(int64_t chunk, bool last, Instant deadline);
+  absl::Status Answered(Instant deadline);
+
+  const int64_t chunk_bytes_;
+  const NodeId to_;
+  const std::shared_ptr<std::vector<std::byte>> bytes_;  // libzmq holds them, too
+  v1::PeerSample sample_;
+  uint64_t number_ = 0;
+  const std::unique_ptr<LinkClient> link_;
 };
 
 // Lane 0 carries commands over edge 0, the others carry the other channels over the edges in turn:
@@ -234,6 +247,14 @@ class PeerLink : private LinkEnd {
                                                       Duration limit) const;
   // Counts the peer as lost, for a reason that the caller knows; the peer is notified.
   void Lose(const NodeId& peer, const std::string& reason);
+
+  // Others reach this end through these relays from now on, too (relay/standby.h). Thread-safe.
+  void AcceptThrough(std::vector<LinkWay> relays) {
+    tasks_->Post([this, relays = std::move(relays)] { link_->AcceptThrough(relays); });
+  }
+  // The relay, "host:port", through which connections to the member were made last; empty: none, or
+  // there are no connections. Thread-safe.
+  std::string FindRelay(const IslandMember& member) const;
 
   // Drops what is queued on the channel, for all peers, and not begun; it fails with Aborted.
   void DropQueued(PeerChannel channel);

@@ -2,31 +2,26 @@
 
 #include <algorithm>
 
+#include "absl/strings/strip.h"
 #include "common/event_loop.h"
 #include "common/net/peer/peer_link.h"
 
 namespace atl {
 namespace {
 
-// A connection of its own.
-absl::StatusOr<std::unique_ptr<LinkClient>> Connect(ZmqContext& context,
-                                                    const PeerLinkOptions& options,
-                                                    const IslandMember& member, int edge = 0) {
-  const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
-  ATOLL_RETURN_IF_ERROR(CheckSecurity(security, GetEdgeEndpoint(member, edge), member.public_key));
-  // Nothing is sealed here but headers, which wake no thread.
-  ATOLL_ASSIGN_OR_RETURN(auto link,
-                         LinkClient::Create(context, options.keys, member.public_key, [] {}));
-  ATOLL_RETURN_IF_ERROR(link->Connect(GetEdgeAddress(options, member, edge)));
-  return link;
-}
+constexpr int kLookAgainMs = 100;  // whether it is time for another way
 
-// Returns whether a connection can be had.
+// A connection of its own, if it can be had.
 struct Attempt {
   absl::Status Start(ZmqContext& context, const PeerLinkOptions& options,
                      const IslandMember& member, int edge = 0) {
-    ATOLL_ASSIGN_OR_RETURN(link, Connect(context, options, member, edge));
-    return absl::OkStatus();
+    const ClientSecurity security{options.keys, options.allow_plaintext_beyond_loopback};
+    ATOLL_RETURN_IF_ERROR(
+        CheckSecurity(security, GetEdgeEndpoint(member, edge), member.public_key));
+    // Nothing is sealed here but headers, which wake no thread.
+    ATOLL_ASSIGN_OR_RETURN(link,
+                           LinkClient::Create(context, options.keys, member.public_key, [] {}));
+    return link->Connect(GetEdgeAddress(options, member, edge));
   }
 
   void Look() {
@@ -63,106 +58,92 @@ void Await(std::span<Attempt> attempts, Instant deadline) {
       attempt.link->AddTo(&sockets);
     }
     if (sockets.empty() || SteadyNow() >= deadline) return;
-    Socket::Poll(sockets, /*descriptor=*/-1, MsLeft(deadline));
+    Socket::Poll(sockets, /*descriptor=*/-1, std::min(MsLeft(deadline), kLookAgainMs));
   }
 }
-
-class Sampler final : public PeerSampler {
- public:
-  Sampler(const PeerLinkOptions& options, IslandMember to)
-      : name_(options.name),
-        incarnation_(options.incarnation),
-        chunk_bytes_(options.chunk_bytes),
-        to_(std::move(to)),
-        bytes_(std::make_shared<std::vector<std::byte>>(static_cast<size_t>(chunk_bytes_))) {}
-
-  // Returns when the handshake is over.
-  absl::Status Connect(ZmqContext& context, const PeerLinkOptions& options, int edge,
-                       Duration limit) {
-    Attempt attempt;
-    ATOLL_RETURN_IF_ERROR(attempt.Start(context, options, to_, edge));
-    Await({&attempt, 1}, SteadyNow() + limit);
-    link_ = std::move(attempt.link);
-    if (attempt.up) return absl::OkStatus();
-    return attempt.over ? absl::PermissionDeniedError(attempt.trouble)
-                        : absl::UnavailableError(attempt.trouble);
-  }
-
-  absl::StatusOr<double> Time(int64_t bytes, Duration timeout) override {
-    const Instant start = SteadyNow();
-    const Instant deadline = start + timeout;
-    ++number_;
-    do {
-      const int64_t chunk = std::min(bytes, chunk_bytes_);
-      bytes -= chunk;
-      ATOLL_RETURN_IF_ERROR(Send(chunk, bytes == 0, deadline));
-    } while (bytes > 0);
-    ATOLL_RETURN_IF_ERROR(Answered(deadline));
-    return Seconds(SteadyNow() - start);
-  }
-
- private:
-  absl::Status Late() const {
-    return absl::DeadlineExceededError(absl::StrCat("a sample to ", to_.worker, " took too long"));
-  }
-
-  absl::Status Send(int64_t chunk, bool last, Instant deadline) {
-    v1::Frame frame = MakeFrame(number_);
-    v1::PeerSample& sample = *frame.mutable_peer_sample();
-    sample.set_from(name_);
-    sample.set_from_incarnation(incarnation_);
-    sample.set_to(to_.worker);
-    sample.set_to_incarnation(to_.incarnation);
-    sample.set_last(last);
-    for (;;) {
-      Message payload =
-          Message::Wrap(std::span(*bytes_).first(static_cast<size_t>(chunk)), [bytes = bytes_] {});
-      switch (link_->Send(frame, &payload)) {
-        case SendOutcome::kSent:
-          return absl::OkStatus();
-        case SendOutcome::kUnreachable:
-          return absl::UnavailableError("the connection was lost");
-        case SendOutcome::kFull:
-          break;
-      }
-      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLOUT, 0};
-      if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
-    }
-  }
-
-  absl::Status Answered(Instant deadline) {
-    LinkFrame in;
-    for (;;) {
-      zmq_pollitem_t item = {link_->socket(), 0, ZMQ_POLLIN, 0};
-      if (zmq_poll(&item, 1, MsLeft(deadline)) != 1) return Late();
-      link_->Flush();
-      if (!link_->Receive(&in)) continue;
-      if (!in.status.ok() || in.frame.transfer() != number_) {
-        continue;  // of a sample that has ended, or nonsense
-      }
-      if (in.frame.has_peer_sampled()) return absl::OkStatus();
-      if (in.frame.has_peer_refusal()) {
-        return absl::PermissionDeniedError(in.frame.peer_refusal().reason());
-      }
-    }
-  }
-
-  const NodeId name_;
-  const Incarnation incarnation_;
-  const int64_t chunk_bytes_;
-  const IslandMember to_;
-  const std::shared_ptr<std::vector<std::byte>> bytes_;  // libzmq holds them, too
-  uint64_t number_ = 0;
-  std::unique_ptr<LinkClient> link_;
-};
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerSampler>> PeerLink::Sample(const IslandMember& member, int edge,
                                                               Duration limit) const {
-  auto sampler = std::make_unique<Sampler>(options_, member);
-  ATOLL_RETURN_IF_ERROR(sampler->Connect(*context_, options_, edge, limit));
-  return std::unique_ptr<PeerSampler>(std::move(sampler));
+  Attempt attempt;
+  ATOLL_RETURN_IF_ERROR(attempt.Start(*context_, options_, member, edge));
+  Await({&attempt, 1}, SteadyNow() + limit);
+  if (attempt.up) {
+    return std::unique_ptr<PeerSampler>(new PeerSampler(options_, member, std::move(attempt.link)));
+  }
+  if (attempt.over) return absl::PermissionDeniedError(attempt.trouble);
+  return absl::UnavailableError(attempt.trouble);
+}
+
+PeerSampler::PeerSampler(const PeerLinkOptions& options, const IslandMember& to,
+                         std::unique_ptr<LinkClient> link)
+    : chunk_bytes_(options.chunk_bytes),
+      to_(to.worker),
+      bytes_(std::make_shared<std::vector<std::byte>>(static_cast<size_t>(chunk_bytes_))),
+      link_(std::move(link)) {
+  sample_.set_from(options.name);
+  sample_.set_from_incarnation(options.incarnation);
+  sample_.set_to(to.worker);
+  sample_.set_to_incarnation(to.incarnation);
+}
+
+absl::StatusOr<double> PeerSampler::Time(int64_t bytes, Duration timeout) {
+  const Instant start = SteadyNow();
+  const Instant deadline = start + timeout;
+  ++number_;
+  do {
+    const int64_t chunk = std::min(bytes, chunk_bytes_);
+    bytes -= chunk;
+    ATOLL_RETURN_IF_ERROR(Send(chunk, bytes == 0, deadline));
+  } while (bytes > 0);
+  ATOLL_RETURN_IF_ERROR(Answered(deadline));
+  return Seconds(SteadyNow() - start);
+}
+
+absl::Status PeerSampler::Await(short events, Instant deadline) {
+  zmq_pollitem_t item = {link_->socket(), 0, events, 0};
+  if (zmq_poll(&item, 1, MsLeft(deadline)) == 1) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("a sample to ", to_, " took too long"));
+}
+
+absl::Status PeerSampler::Send(int64_t chunk, bool last, Instant deadline) {
+  v1::Frame frame = MakeFrame(number_);
+  sample_.set_last(last);
+  *frame.mutable_peer_sample() = sample_;
+  for (;;) {
+    Message payload =
+        Message::Wrap(std::span(*bytes_).first(static_cast<size_t>(chunk)), [bytes = bytes_] {});
+    const SendOutcome outcome = link_->Send(frame, &payload);
+    if (outcome == SendOutcome::kSent) return absl::OkStatus();
+    if (outcome == SendOutcome::kUnreachable) {
+      return absl::UnavailableError("the connection was lost");
+    }
+    ATOLL_RETURN_IF_ERROR(Await(ZMQ_POLLOUT, deadline));
+  }
+}
+
+absl::Status PeerSampler::Answered(Instant deadline) {
+  LinkFrame in;
+  for (;;) {
+    ATOLL_RETURN_IF_ERROR(Await(ZMQ_POLLIN, deadline));
+    link_->Flush();
+    if (!link_->Receive(&in)) continue;
+    if (!in.status.ok() || in.frame.transfer() != number_) {
+      continue;  // of a sample that has ended, or nonsense
+    }
+    if (in.frame.has_peer_sampled()) return absl::OkStatus();
+    if (in.frame.has_peer_refusal()) {
+      return absl::PermissionDeniedError(in.frame.peer_refusal().reason());
+    }
+  }
+}
+
+std::string PeerLink::FindRelay(const IslandMember& member) const {
+  const std::string& endpoint = GetEdgeEndpoint(member, 0);
+  const std::vector<LinkWay> ways = ReadLinkWays(endpoint);
+  const LinkWay& way = ways[context_->ways().Find(endpoint, SteadyNow()) % ways.size()];
+  return way.word.empty() ? "" : std::string(absl::StripPrefix(way.endpoint, "tcp://"));
 }
 
 std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(

@@ -327,7 +327,6 @@ void PeerLink::Deliver(Route& first, Incoming incoming) {
   const int channel = incoming.channel;
   const int64_t cost = incoming.bytes + kPeerMessageCost;
   if (incoming.dropped) return ReturnCredit(first.id, first.session, channel, cost);
-  Count(first.hello.from(), &PeerCounters::messages_received);
   Arrived(first, incoming, "");
   PeerDelivery delivery;
   delivery.fence = *fence_;

@@ -85,7 +85,6 @@ TransferId TensorClient::Pull(const ServerAddress& server, const PullRequest& re
                               std::span<float> destination, Duration timeout, Done done) {
   return Submit({.server = server,
                  .request = request,
-                 .encoding = request.encoding,
                  .element_count = std::ssize(destination),
                  .destination = destination,
                  .done = std::move(done)},
@@ -210,9 +209,8 @@ void TensorClient::StartSegment(Transfer& whole) {
     pull_rates_.Opened(whole.server.endpoint);
   }
   segment.incoming.emplace(
-      whole.encoding,
-      whole.destination.subspan(static_cast<size_t>(segment.begin),
-                                static_cast<size_t>(segment.end - segment.begin)),
+      std::as_writable_bytes(whole.destination.subspan(
+          static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin))),
       options_.chunk_bytes);
 }
 

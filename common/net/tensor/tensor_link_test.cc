@@ -29,10 +29,8 @@ TensorClientOptions SmallChunks() { return {.chunk_bytes = 4096}; }
 // Returns what bf16 leaves of the values.
 std::vector<float> Narrowed(const std::vector<float>& values, Encoding encoding) {
   std::vector<std::byte> bytes(values.size() * BytesPerElement(encoding));
-  std::vector<float> back(values.size());
   EncodeTensor(encoding, values, bytes);
-  DecodeTensor(encoding, bytes, back);
-  return back;
+  return Decoded(encoding, bytes);
 }
 
 bool Says(const absl::Status& status, absl::string_view text) {
@@ -42,7 +40,7 @@ bool Says(const absl::Status& status, absl::string_view text) {
   return says;
 }
 
-TEST_CASE("tensors of any size come whole out of a push and a pull, in both encodings") {
+TEST_CASE("tensors of any size come whole out of a push, in both encodings, and a pull") {
   TestLink link({}, SmallChunks());
   ShardId shard = 0;
   for (Encoding encoding : {Encoding::kFloat32, Encoding::kBfloat16}) {
@@ -55,7 +53,7 @@ TEST_CASE("tensors of any size come whole out of a push and a pull, in both enco
 
       link.handler.Hold(shard, values, 7);
       std::vector<float> pulled(count);
-      const PullResult result = link.Pull({"job-1", 7, shard, encoding}, pulled);
+      const PullResult result = link.Pull({"job-1", 7, shard}, pulled);
       REQUIRE(result.status.ok());
       REQUIRE(result.version == 7);
       REQUIRE(pulled == Narrowed(*values, encoding));
@@ -101,7 +99,7 @@ TEST_CASE("many transfers at a time, over several connections, do not mix") {
   std::vector<Awaited<PullResult>> pulls;
   for (int i = 0; i < kShards; ++i) {
     pulled[i].resize(sources[i]->size());
-    pulls.push_back(link.StartPull({"job-1", kNoVersion, i, Encoding::kFloat32, i % 3}, pulled[i]));
+    pulls.push_back(link.StartPull({"job-1", kNoVersion, i}, pulled[i]));
   }
   for (int i = 0; i < kShards; ++i) {
     REQUIRE(pushes[i].Get().status.ok());
@@ -350,10 +348,8 @@ std::vector<absl::Status> PullAllWhileWaiting(Duration idle) {
   std::vector<Awaited<PullResult>> pulls(pulled.size());
   for (size_t i = 0; i < pulled.size(); ++i) {
     TensorClient& client = i % 2 == 0 ? *link.client : *other;
-    // The last one waits for all others.
-    const int32_t priority = i + 1 < pulled.size() ? 1 : 0;
-    client.Pull(link.address, {"job-1", 9, 1, Encoding::kFloat32, priority}, pulled[i],
-                testing::kHangLimit, pulls[i].Setter());
+    // The last one of each client waits for all its others.
+    client.Pull(link.address, {"job-1", 9, 1}, pulled[i], testing::kHangLimit, pulls[i].Setter());
   }
   std::vector<absl::Status> statuses;
   for (size_t i = 0; i < pulled.size(); ++i) {

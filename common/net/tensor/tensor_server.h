@@ -19,8 +19,10 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "common/ids.h"
 #include "common/net/chunks.h"
 #include "common/net/link_end.h"
@@ -119,6 +121,11 @@ class TensorServer : public CountsTransfers, private LinkEnd {
     tasks_->Post([this, keys = std::move(public_keys)] { Allow(keys); });
   }
 
+  // Clients reach the server through these relays from now on, too (relay/standby.h). Thread-safe.
+  void AcceptThrough(std::vector<LinkWay> relays) {
+    tasks_->Post([this, relays = std::move(relays)] { link_->AcceptThrough(relays); });
+  }
+
   // Bytes admitted and unacknowledged now; thread-safe.
   int64_t assembly_bytes() const { return assembly_bytes_; }
 
@@ -134,7 +141,11 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   struct Route {
     std::string peer;
     uint64_t transfer = 0;
-    auto operator<=>(const Route&) const = default;
+    bool operator==(const Route&) const = default;
+    template <class H>
+    friend H AbslHashValue(H h, const Route& route) {
+      return H::combine(std::move(h), route.peer, route.transfer);
+    }
   };
 
   // A push or a pull, from its opening to its end.
@@ -159,8 +170,7 @@ class TensorServer : public CountsTransfers, private LinkEnd {
     std::optional<IncomingTensor> incoming;
     bool broken = false;  // nothing more is taken before the next attempt
 
-    int32_t priority = 0;  // of a pull
-    Version held_version = kNoVersion;
+    Version held_version = kNoVersion;  // of a pull
     int64_t first_chunk = 0;
     std::optional<OutgoingTensor> outgoing;  // while kSending
 
@@ -171,7 +181,8 @@ class TensorServer : public CountsTransfers, private LinkEnd {
     int transfers = 0;
     std::string key;  // with which it was let in
     std::shared_ptr<SendAccount> account;
-    Instant sent;  // the last chunk of a pull
+    std::set<uint64_t> sending;  // numbers of its pulls with chunks to send
+    Instant sent;                // the last chunk of a pull
   };
 
   // loop
@@ -184,8 +195,8 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   // list.
   bool IsAllowed(const LinkFrame& in);
   void Allow(const std::vector<std::string>& public_keys);
-  bool SendChunks();  // whether there is more to send at once
-  void SendChunk(Transfer& pull);
+  bool SendChunks();                      // whether there is more to send at once
+  bool SendChunk(const std::string& to);  // false: the connection takes nothing now
   void DropIdle();
   bool IsIdle(const Transfer& transfer, Instant oldest);
 
@@ -208,7 +219,7 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   // Returns what the handler was to answer; null: it has ended, or been answered.
   Transfer* TakeHandled(ReplyToken token);
   bool AddPeer(const std::string& peer);  // for a transfer more
-  void RemovePeer(const std::string& peer);
+  void RemovePeer(const Route& route);    // of this transfer
   // Ends a transfer, with or without a word to its client.
   void End(const Transfer& transfer, v1::TransferEnd::Outcome outcome, const std::string& reason,
            Version current = kNoVersion);
@@ -229,12 +240,13 @@ class TensorServer : public CountsTransfers, private LinkEnd {
   std::string sender_key_;             // of the frame under way
   Instant next_idle_check_;
   uint64_t next_token_ = 1;
-  std::map<Route, Transfer> transfers_;
+  std::unordered_map<Route, Transfer, absl::Hash<Route>> transfers_;
   std::map<PushId, Route> route_of_push_;
   std::map<ReplyToken, Route> route_of_token_;
   std::deque<PushId> waiting_;  // in order of arrival; may name pushes that have ended
-  std::map<std::string, Peer> peers_;
-  std::string last_served_;                               // the connection
+  std::unordered_map<std::string, Peer> peers_;
+  std::set<std::string> senders_;                         // of peers_, that have pulls to send
+  std::string last_served_;                               // of senders_
   std::weak_ptr<const std::vector<float>> probe_values_;  // while a probe uses them
   Pace pace_;
 };

@@ -1,7 +1,6 @@
 // The network thread's loop: receiving, authentication, sending of pulled tensors.
 
 #include <algorithm>
-#include <limits>
 
 #include "common/net/tensor/tensor_server.h"
 
@@ -104,41 +103,38 @@ void TensorServer::Allow(const std::vector<std::string>& public_keys) {
   }
 }
 
-// Sends at most a few chunks: highest priority first, among equal ones the connections in turn, and
-// of one connection the oldest pull. Its client opens the next segment when the oldest is done,
-// while the others keep the link busy. Stops where the pace or the bound on unsent bytes does.
+// Sends at most a few chunks: the connections in turn, from the one after the last served, and of
+// one connection the oldest pull. Its client opens the next segment when the oldest is done, while
+// the others keep the link busy. Stops where the pace or the bound on unsent bytes does.
 bool TensorServer::SendChunks() {
-  for (int sent = 0; sent < kChunksPerTurn && pace_.Ready(now_); ++sent) {
-    Transfer* best = nullptr;
-    // From the connection after the last served, round to it.
-    auto it = transfers_.upper_bound({last_served_, std::numeric_limits<uint64_t>::max()});
-    for (size_t i = 0; i < transfers_.size(); ++i, ++it) {
-      if (it == transfers_.end()) it = transfers_.begin();
-      Transfer& pull = it->second;
-      if (pull.stage != Transfer::kSending) continue;
-      if (!peers_[pull.route.peer].account->Admits(pull.outgoing->next_bytes())) continue;
-      if (best == nullptr || pull.priority > best->priority) best = &pull;
-    }
-    if (best == nullptr) return false;
-    SendChunk(*best);
+  int sent = 0;
+  for (size_t full = 0; sent < kChunksPerTurn && full < senders_.size() && pace_.Ready(now_);) {
+    const auto next = senders_.upper_bound(last_served_);
+    last_served_ = next == senders_.end() ? *senders_.begin() : *next;
+    const bool took = SendChunk(last_served_);
+    sent += took ? 1 : 0;
+    full = took ? 0 : full + 1;
   }
-  return pace_.Ready(now_);
+  return sent >= kChunksPerTurn && pace_.Ready(now_);
 }
 
-void TensorServer::SendChunk(Transfer& pull) {
-  last_served_ = pull.route.peer;
-  Peer& peer = peers_[pull.route.peer];
+bool TensorServer::SendChunk(const std::string& to) {
+  Peer& peer = peers_[to];
+  Transfer& pull = transfers_.at({to, *peer.sending.begin()});
   const int64_t bytes = pull.outgoing->next_bytes();
+  if (!peer.account->Admits(bytes)) return false;
   v1::Frame frame = MakeFrame(pull.route.transfer);
   Message payload = pull.outgoing->Next(*pool_, peer.account, frame.mutable_chunk(),
                                         /*checksum=*/options_.security.keys.empty());
-  if (link_->Send(pull.route.peer, std::move(frame), &payload) != SendOutcome::kSent) {
-    return Remove(pull, /*done=*/false);
+  if (link_->Send(to, std::move(frame), &payload) != SendOutcome::kSent) {
+    Remove(pull, /*done=*/false);
+    return true;
   }
   pace_.Spend(bytes, now_);
   Count(&LinkCounters::payload_bytes_sent, bytes);
   pull.active = peer.sent = now_;
   if (pull.outgoing->done()) Remove(pull, /*done=*/true);
+  return true;
 }
 
 // A pull waits for this server, or for its connection to take what is before it.

@@ -44,7 +44,7 @@ void TensorServer::Resume(Transfer& push, const Route& route, const v1::PushOpen
                    "another push with this id, of another size or encoding, is on its way");
   }
   Count(&LinkCounters::restarts);
-  RemovePeer(push.route.peer);
+  RemovePeer(push.route);
   auto moved = transfers_.extract(push.route);
   moved.key() = push.route = route;
   transfers_.insert(std::move(moved));
@@ -137,12 +137,10 @@ void TensorServer::OnPullOpen(const Route& route, const v1::PullOpen& open) {
   route_of_token_[token] = route;
   transfers_.emplace(route, Transfer{.route = route,
                                      .stage = Transfer::kHandled,
-                                     .encoding = EncodingFromWire(open.encoding()),
                                      .chunk_bytes = open.chunk_bytes(),
                                      .token = token,
                                      .active = now_,
                                      .opened = now_,
-                                     .priority = open.priority(),
                                      .held_version = open.held_version(),
                                      .first_chunk = open.first_chunk()});
   const PullRequest request = ToPullRequest(open);
@@ -193,14 +191,16 @@ void TensorServer::Reply(ReplyToken token, Version version, std::span<const floa
   if (pull == nullptr) return;
   pull->stage = Transfer::kSending;
   pull->active = now_;
-  pull->outgoing.emplace(pull->encoding, values, std::move(owner), pull->chunk_bytes);
+  pull->outgoing.emplace(std::as_bytes(values), std::move(owner), pull->chunk_bytes);
   const int64_t held = pull->held_version == version ? pull->first_chunk : 0;
   const int64_t first = std::min(held, pull->outgoing->chunk_count());
   pull->outgoing->SkipTo(first);
   const SendOutcome sent = SendStart(*pull, first, version, std::ssize(values));
   if (sent != SendOutcome::kSent || pull->outgoing->done()) {
-    Remove(*pull, sent == SendOutcome::kSent);
+    return Remove(*pull, sent == SendOutcome::kSent);
   }
+  peers_[pull->route.peer].sending.insert(pull->route.transfer);
+  senders_.insert(pull->route.peer);
 }
 
 void TensorServer::Refuse(ReplyToken token, PullRefusal refusal, Version current,
@@ -229,7 +229,7 @@ void TensorServer::Remove(const Transfer& transfer, bool done) {
     route_of_push_.erase(transfer.push_id);
   }
   route_of_token_.erase(transfer.token);
-  RemovePeer(transfer.route.peer);
+  RemovePeer(transfer.route);
   transfers_.erase(Route(transfer.route));
 }
 
@@ -263,10 +263,12 @@ bool TensorServer::AddPeer(const std::string& peer) {
   return true;
 }
 
-void TensorServer::RemovePeer(const std::string& peer) {
-  const auto it = peers_.find(peer);
+void TensorServer::RemovePeer(const Route& route) {
+  const auto it = peers_.find(route.peer);
   ATOLL_CHECK(it != peers_.end() && it->second.transfers > 0);
-  if (--it->second.transfers == 0) peers_.erase(it);
+  Peer& peer = it->second;
+  if (peer.sending.erase(route.transfer) > 0 && peer.sending.empty()) senders_.erase(route.peer);
+  if (--peer.transfers == 0) peers_.erase(it);
 }
 
 }  // namespace atl

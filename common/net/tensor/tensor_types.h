@@ -15,18 +15,13 @@ namespace atl {
 // this one changes nothing. kRefused: it will not be taken, and the reason says why.
 enum class PushStatus : uint8_t { kStaged = 0, kDuplicate = 1, kRefused = 2 };
 
-// A pull's request.
+// A pull's request. Elements travel as fp32. Of the pulls that a server answers connections take
+// turns, each with its oldest.
 struct PullRequest {
   JobId job;
   // The exact version wanted, or kNoVersion for the newest that the server has.
   Version version = kNoVersion;
   ShardId shard = 0;
-  // The encoding in which the elements travel. Both ends keep fp32; bf16 halves the bytes and
-  // rounds to nearest even.
-  Encoding encoding = Encoding::kFloat32;
-  // Larger goes first among the pulls that one server is answering. Of equal ones connections take
-  // turns, each with its oldest.
-  int32_t priority = 0;
   // Elements of the shard: [begin, begin + elements); 0 elements: the whole shard.
   int64_t begin = 0;
   int64_t elements = 0;

@@ -5,6 +5,7 @@
 #define ATOLL_COMMON_NET_TESTING_TEST_HANDLER_H_
 
 #include <condition_variable>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -18,6 +19,19 @@
 namespace atl {
 
 using Values = std::shared_ptr<const std::vector<float>>;
+
+// The numbers of what was encoded as fp32 or bf16.
+inline std::vector<float> Decoded(Encoding encoding, std::span<const std::byte> bytes) {
+  const auto width = static_cast<size_t>(BytesPerElement(encoding));
+  std::vector<uint32_t> bits(bytes.size() / width);
+  for (size_t i = 0; i < bits.size(); ++i) {
+    std::memcpy(&bits[i], bytes.data() + i * width, width);
+    if (width == 2) bits[i] <<= 16;
+  }
+  std::vector<float> values(bits.size());
+  if (!bits.empty()) std::memcpy(values.data(), bits.data(), bits.size() * sizeof(float));
+  return values;
+}
 
 class TestHandler : public TensorHandler {
  public:
@@ -35,7 +49,7 @@ class TestHandler : public TensorHandler {
     if (IsQuantized(encoding)) {
       staged_bytes_[id] = {payload.bytes().begin(), payload.bytes().end()};
     } else {
-      DecodeTensor(encoding, payload.bytes(), *values);
+      *values = Decoded(encoding, payload.bytes());
     }
     deliveries_.push_back(id);
     staged_[id] = std::move(values);

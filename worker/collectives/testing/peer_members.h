@@ -18,7 +18,7 @@ namespace atl::worker::testing {
 // One worker: a link that carries blocks and nothing else.
 class PeerWorker final : public PeerHandler {
  public:
-  PeerWorker(const NodeId& name, KeyPair keys) : blocks(name, MakeCollectiveChannel(&link)) {
+  PeerWorker(const NodeId& name, KeyPair keys) : blocks(name, &link) {
     PeerLinkOptions options;
     options.name = name;
     options.incarnation = 1;

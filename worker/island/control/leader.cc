@@ -102,17 +102,13 @@ void IslandLeader::DoNext() {
     interrupted_ = false;
   }
   if (const Staging* staging = std::get_if<Staging>(&next.task)) return StagePulled(*staging);
-  Run(std::get<Action>(next.task), next.interrupted);
-}
-
-void IslandLeader::Run(const Action& command, const std::optional<std::string>& interrupted) {
   std::visit(
       [&]<typename Command>(const Command& c) {
         if constexpr (requires { this->Do(c); }) {
           constexpr bool kAlways =
               std::is_same_v<Command, ReleaseJob> || std::is_same_v<Command, Handover>;
-          if (interrupted && !kAlways) {
-            return hooks_.post(MakeFailure(c, absl::AbortedError(*interrupted)));
+          if (next.interrupted && !kAlways) {
+            return hooks_.post(MakeFailure(c, absl::AbortedError(*next.interrupted)));
           }
           if constexpr (!std::is_same_v<Command, TrainStep>) AwaitBeside();
           if constexpr (std::is_same_v<decltype(this->Do(c)), absl::Status>) {
@@ -125,7 +121,7 @@ void IslandLeader::Run(const Action& command, const std::optional<std::string>& 
           ATOLL_CHECK(false, "not a command for the leader");
         }
       },
-      command);
+      std::get<Action>(next.task));
 }
 
 void IslandLeader::AwaitBeside() {

@@ -135,7 +135,6 @@ class IslandLeader {
   static constexpr size_t kQueueMax = 256;
   void Push(std::variant<Action, Staging> task);  // with mutex_ held
   void DoNext();
-  void Run(const Action& command, const std::optional<std::string>& interrupted);
   void AwaitBeside();
   void StagePulled(const Staging& staging);
 

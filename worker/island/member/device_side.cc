@@ -69,15 +69,11 @@ std::vector<std::string> DeviceSide::ListOwnGroups(const IslandPlan& plan,
   return names;
 }
 
-std::shared_ptr<CommunicatorFactory> DeviceSide::Communicators(
-    const IslandPlan& plan, NcclCommunicatorsOptions options,
-    std::shared_ptr<CommunicatorFactory> others) {
-  options.by_nccl = [plan](const std::vector<std::string>& devices) {
+void DeviceSide::SelectByNccl(const IslandPlan& plan, NcclOptions* options) const {
+  options->joins = [plan](const std::vector<std::string>& devices) {
     return SharesNccl(plan, devices);
   };
-  options.backends = backends_;
-  CommunicatorFactory* const made = new NcclCommunicators(std::move(options), others.get());
-  return {made, [others = std::move(others)](CommunicatorFactory* own) { delete own; }};
+  options->backends = backends_;
 }
 
 }  // namespace atl::worker

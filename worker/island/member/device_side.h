@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/collectives/nccl_communicators.h"
+#include "worker/collectives/communicators.h"
 #include "worker/pipeline/device_transport.h"
 
 namespace atl::worker {
@@ -30,11 +30,8 @@ class DeviceSide {
   // Lists NCCL's groups under this plan, of which the first device is one of these. REQUIRES: the
   // plan is valid for a job of this model.
   std::vector<std::string> ListOwnGroups(const IslandPlan& plan, const ModelConfig& model) const;
-  // NCCL where the plan's members have it and are near each other; `others` makes the rest. Of the
-  // options, the devices are filled in here.
-  std::shared_ptr<CommunicatorFactory> Communicators(const IslandPlan& plan,
-                                                     NcclCommunicatorsOptions options,
-                                                     std::shared_ptr<CommunicatorFactory> others);
+  // Fills in the devices: NCCL where the plan's members have it and are near each other.
+  void SelectByNccl(const IslandPlan& plan, NcclOptions* options) const;
   // Nothing is under way afterwards.
   void Close() { transport_.Close(); }
 

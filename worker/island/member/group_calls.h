@@ -7,13 +7,20 @@
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_GROUP_CALLS_H_
 
+#include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/net/peer/peer_link.h"
-#include "worker/island/member/calls.h"
+#include "common/status.h"
+#include "common/time.h"
 #include "worker/island/member/member_state.h"
+#include "worker/island/messages/wire.h"
+#include "worker/state/parts.h"
 
 namespace atl::worker {
 
@@ -31,7 +38,9 @@ struct GroupCallsOptions {
   std::function<void()> on_arrival;
 };
 
-class GroupCalls : public Calls {
+// Every call that was begun ends with one Await; one whose answer has chunks, and that was replied
+// to, with one AwaitChunks or Drop after that. Times are SteadyNow's.
+class GroupCalls {
  public:
   // `state` outlives it.
   GroupCalls(MemberState* state, GroupCallsOptions options)
@@ -52,21 +61,55 @@ class GroupCalls : public Calls {
                          const std::shared_ptr<const OwnedParts>& parts);
 
   // ---- What comes of them. ----
+  // `what`: "get layer 3", for errors. Chunks go to these parts until the call ends.
+  CallId Begin(const NodeId& to, std::string what, PartMap parts = {});
+  // The reply, if its status is OK. Errors name the callee: DEADLINE_EXCEEDED, UNAVAILABLE (lost),
+  // ABORTED (Fail), or what the callee says.
+  absl::StatusOr<GroupReply> Await(CallId id, Duration timeout);
+  // DEADLINE_EXCEEDED: no chunk came for as long as `patience`, or not all by `last`.
+  absl::Status AwaitChunks(CallId id, Duration patience, Instant last);
+  void Drop(CallId id);
+  void Fail(const absl::Status& why);  // all that wait
   // Elements of another member's shard, of its devices' or as `of` says. What is behind `out` must
   // last until it has returned. NOT_FOUND: it has none.
   absl::Status FetchLayer(const NodeId& from, const LayerShard& shard, Range elements,
                           GetLayerCall of, const ShardParts& out);
 
-  // ---- On the link's thread. ----
+  // ---- On the link's thread. A reply or chunk for which no call waits (any more), or of an
+  // earlier attempt, is dropped. ----
   void OnReply(const NodeId& from, GroupFrame frame);
+  absl::Status AdmitChunk(absl::string_view header, int64_t payload_bytes);
+  void OnChunk(Instant now, const PeerDelivery& delivery);
+  void OnPeerLost(const NodeId& peer, const std::string& reason);
   void OnClockCall(const NodeId& from, CallId call, const ClockCall& clock);
 
  private:
+  struct Waiting {
+    NodeId to;
+    std::string what;
+    Instant since{};
+    std::optional<absl::StatusOr<GroupReply>> result;
+    PartMap parts;
+    std::map<int32_t, int64_t> next;  // element expected of each part
+    int64_t elements = 0;             // in all
+    int64_t missing = 0;              // of them
+    Instant grown_at{};               // by the newest chunk
+    absl::Status chunks;              // why no more of them count
+
+    void Fail(const absl::Status& why);
+  };
+  static void Put(Waiting& waiting, const ChunkHeader& header, const PeerDelivery& delivery);
+  void Fail(CallId id, const absl::Status& why);
   absl::Status Send(const NodeId& to, const GroupFrame& frame);
 
   MemberState* const state_;
   const GroupCallsOptions options_;
   PeerLink* link_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  CallId next_ = 1;                  // guarded by mutex_
+  std::map<CallId, Waiting> calls_;  // guarded by mutex_
 };
 
 }  // namespace atl::worker

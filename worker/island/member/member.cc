@@ -49,7 +49,7 @@ GroupMember::GroupMember(GroupOptions options)
                  [this](const NodeId& to, const SharedLinkCall& call) {
                    calls_.Notify(to, {.body = call});
                  }),
-      blocks_(options_.link.name, MakeCollectiveChannel(&link_)),
+      blocks_(options_.link.name, &link_),
       saved_(&state_, options_.saves_folder),
       layers_(&state_, &calls_, &saved_),
       saves_(&state_, &calls_, &layers_, &saved_, options_.saves_bytes_max),
@@ -197,7 +197,6 @@ void GroupMember::BeginEpoch(int64_t epoch) {
   outer_exchange_.EndWork();
   state_.BeginEpoch(epoch);
   interrupted_ = state_.UntilInterrupted();
-  calls_.BeginEpoch(epoch);
   transport_.BeginEpoch(epoch);
 }
 
@@ -229,32 +228,30 @@ absl::Status GroupMember::Configure(const std::vector<NcclId>& ids,
   blocks_.BeginScope(options.scope + "/");
   options.peer_blocks = &blocks_;
   for (const IslandMember& member : plan.members) options.sites[member.worker] = member.site;
-  NcclCommunicatorsOptions nccl;
-  nccl.worker = options.worker;
-  for (const NcclId& id : ids) nccl.ids[id.group] = id.id;
-  nccl.given_up = [this, epoch = epoch(), interrupted = interrupted_] {
-    return state_.IsInterrupted(epoch) || interrupted();
-  };
-  nccl.timeout = options.timeout;
-  nccl.reaches_other_workers =
-      options_.link.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
-  nccl.join = options_.nccl_functions.join;
-  std::shared_ptr<CommunicatorFactory> communicators =
-      std::make_shared<Communicators>(std::move(options));
+  if (device_side_ != nullptr) {
+    device_side_->SelectByNccl(plan, &options.nccl);
+    for (const NcclId& id : ids) options.nccl.ids[id.group] = id.id;
+    options.nccl.given_up = [this, epoch = epoch(), interrupted = interrupted_] {
+      return state_.IsInterrupted(epoch) || interrupted();
+    };
+    options.nccl.reaches_other_workers =
+        options_.link.allow_plaintext_beyond_loopback || IsLoopback(endpoint());
+    options.nccl.join = options_.nccl_functions.join;
+  }
+  auto communicators = std::make_unique<Communicators>(std::move(options));
   const std::lock_guard work(state_.engine_mutex());
   // The rest of an interrupted step must not meet the new plan's order of messages.
   if (device_side_ != nullptr) device_side_->Close();
   transport_.SetPlan(plan);
   Transport* transport = &transport_;
   if (device_side_ != nullptr) {
-    communicators = device_side_->Communicators(plan, std::move(nccl), communicators);
     transport = device_side_->transport();
     ATOLL_RETURN_IF_ERROR(device_side_->Prepare(plan, job->engine));
   }
   const absl::Status status =
       engine->Configure(job->engine, plan, transport, communicators.get(), cancelled);
   if (status.ok()) older_.reset();
-  if (!status.ok() && older_ == nullptr) older_ = communicators_;
+  if (!status.ok() && older_ == nullptr) older_ = std::move(communicators_);
   communicators_ = std::move(communicators);
   return status;
 }
@@ -286,10 +283,12 @@ absl::Status GroupMember::ReadRanges(const std::vector<PositionRange>& ranges, i
                         : absl::InvalidArgumentError("the step has fewer sequences than that");
 }
 
-absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
+absl::StatusOr<GroupReply> GroupMember::DoCall(const StepCall& step) {
+  traced_number_ = -1;
   const std::vector<PositionRange>& ranges = step.ranges;
-  const std::shared_ptr<const GroupJob> job = state_.job();
   const Cancelled cancelled = state_.UntilInterrupted();
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const auto reader = [job](int64_t first, std::span<int32_t> tokens, const Cancelled& given_up) {
     return job->data.ReadTrain(first, tokens, given_up);
   };
@@ -303,24 +302,32 @@ absl::StatusOr<StepOutcome> GroupMember::Step(const StepCall& step) {
     });
   };
   Begin(step.number);
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->data.CountMasked(ranges, cancelled));
   state_.BeginStep();
   state_.log().Begin(step);
   if (step.trace) transport_.log().Record(step.number);
-  ATOLL_ASSIGN_OR_RETURN(StepOutcome outcome, engine->Step({.number = step.number,
-                                                            .sequences = Sequences(ranges),
-                                                            .learning_rate = step.learning_rate,
-                                                            .trace = step.trace,
-                                                            .masked_tokens = masked,
-                                                            .norm_limit = step.norm_limit,
-                                                            .references = step.references},
-                                                           read));
-  const auto loss = outcome.skipped ? std::nullopt : std::optional(outcome.loss.nats);
-  state_.log().Taken(step.number, engine->optimizer_steps(), outcome.skipped, loss);
-  state_.RecordOutcome(job->digest, &outcome);
-  return outcome;
+  ATOLL_ASSIGN_OR_RETURN(newest_step_, engine->Step({.number = step.number,
+                                                     .sequences = Sequences(ranges),
+                                                     .learning_rate = step.learning_rate,
+                                                     .trace = step.trace,
+                                                     .masked_tokens = masked,
+                                                     .norm_limit = step.norm_limit,
+                                                     .references = step.references},
+                                                    read));
+  newest_loss_ = newest_step_.loss;
+  if (step.trace) traced_number_ = step.number;
+  const auto loss = newest_step_.skipped ? std::nullopt : std::optional(newest_loss_.nats);
+  state_.log().Taken(step.number, engine->optimizer_steps(), newest_step_.skipped, loss);
+  state_.RecordOutcome(job->digest, &newest_step_);
+  GroupReply reply;
+  reply.stage_links = newest_step_.stage_links;
+  reply.plan_wanted = newest_step_.plan_wanted;
+  for (const DeviceMemory& memory : newest_step_.memory) {
+    reply.memory.push_back(
+        {memory.device, memory.predicted_bytes, memory.peak_bytes, memory.limit_bytes});
+  }
+  return reply;
 }
 
 CommitState GroupMember::Committed() {
@@ -375,8 +382,13 @@ std::vector<LinkFailure> GroupMember::ListUnreachable() const {
   return failures;
 }
 
-MemberTrace GroupMember::ReadTrace(const StepOutcome& outcome) {
-  return TraceOfMember(outcome, transport_.log().Take(SteadyNow() + kArrivalTimeout));
+// An error would end the island's work; without it the trace lacks these devices.
+absl::StatusOr<GroupReply> GroupMember::DoCall(const TraceCall& call) {
+  GroupReply reply;
+  if (call.number != traced_number_) return reply;
+  SetTrace(TraceOfMember(newest_step_, transport_.log().Take(SteadyNow() + kArrivalTimeout)),
+           &reply);
+  return reply;
 }
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const ReferenceCall& call) {
@@ -399,10 +411,10 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const ReferenceCall& call) {
   return GroupReply();
 }
 
-absl::StatusOr<LossSum> GroupMember::Evaluate(const EvaluateCall& call) {
+absl::StatusOr<GroupReply> GroupMember::DoCall(const EvaluateCall& call) {
   const int64_t first = call.first, count = call.count;
-  const std::shared_ptr<const GroupJob> job = state_.job();
-  if (job == nullptr) return absl::FailedPreconditionError("no job is open");
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, state_.OpenJob());
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   ATOLL_RETURN_IF_ERROR(job->CheckEvaluated(first, count));
   const TaskRows* const task = job->FindTask(first);
   const Cancelled cancelled = state_.UntilInterrupted();
@@ -410,15 +422,16 @@ absl::StatusOr<LossSum> GroupMember::Evaluate(const EvaluateCall& call) {
     return job->ReadEvaluated(first + first_row, tokens, cancelled);
   };
   Begin(call.number);
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<Engine> engine, state_.OpenEngine());
   const std::lock_guard work(state_.engine_mutex());
   ATOLL_ASSIGN_OR_RETURN(const int64_t masked, job->CountMaskedEvaluated(first, count, cancelled));
-  return engine->Evaluate({.number = call.number,
-                           .sequences = count,
-                           .masked_tokens = masked,
-                           .counts_hits = task != nullptr && task->needs_hits(),
-                           .references = call.references},
-                          read);
+  ATOLL_ASSIGN_OR_RETURN(newest_loss_,
+                         engine->Evaluate({.number = call.number,
+                                           .sequences = count,
+                                           .masked_tokens = masked,
+                                           .counts_hits = task != nullptr && task->needs_hits(),
+                                           .references = call.references},
+                                          read));
+  return GroupReply();
 }
 
 absl::StatusOr<TaskScore> GroupMember::ScoreTask(size_t task,

@@ -240,17 +240,11 @@ class GroupMember final : public IslandPort, private PeerHandler {
   // Sets the devices up, together with all members' whose devices are in the plan. For `cancelled`
   // see Engine::Configure.
   absl::Status Configure(const std::vector<NcclId>& ids, const std::atomic<bool>* cancelled);
-  // `trace`: ReadTrace(outcome) will be requested.
-  absl::StatusOr<StepOutcome> Step(const StepCall& step);
-  absl::StatusOr<LossSum> Evaluate(const EvaluateCall& call);
   // Reads rows of the open job from `first_row` of these ranges on, each part by `read`.
   using ReadRange = absl::FunctionRef<absl::Status(int64_t first, std::span<int32_t> rows)>;
   absl::Status ReadRanges(const std::vector<PositionRange>& ranges, int64_t first_row,
                           std::span<int32_t> tokens, const ReadRange& read);
   absl::Status TakeStep(const StepSums& step);
-  // Returns the trace of the devices and messages of a step. Waits a moment for messages that have
-  // not arrived.
-  MemberTrace ReadTrace(const StepOutcome& outcome);
   void Begin(int64_t number);  // a step or an evaluation
 
   const GroupOptions options_;
@@ -264,7 +258,7 @@ class GroupMember final : public IslandPort, private PeerHandler {
 
   std::mutex meeting_mutex_;  // the peers of the link
   // An engine that refused a plan still works with the older ones.
-  std::shared_ptr<CommunicatorFactory> older_, communicators_;
+  std::unique_ptr<CommunicatorFactory> older_, communicators_;
   std::unique_ptr<DeviceSide> device_side_;  // of the job; null: the host can touch all memory
 
   std::mutex hooks_mutex_;  // held while one is called

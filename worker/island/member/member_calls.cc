@@ -70,28 +70,6 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const DropSurplusCall&) {
   return GroupReply();
 }
 
-absl::StatusOr<GroupReply> GroupMember::DoCall(const StepCall& step) {
-  traced_number_ = -1;
-  ATOLL_ASSIGN_OR_RETURN(newest_step_, Step(step));
-  newest_loss_ = newest_step_.loss;
-  if (step.trace) traced_number_ = step.number;
-  GroupReply reply;
-  reply.stage_links = newest_step_.stage_links;
-  reply.plan_wanted = newest_step_.plan_wanted;
-  for (const DeviceMemory& memory : newest_step_.memory) {
-    reply.memory.push_back(
-        {memory.device, memory.predicted_bytes, memory.peak_bytes, memory.limit_bytes});
-  }
-  return reply;
-}
-
-// An error would end the island's work; without it the trace lacks these devices.
-absl::StatusOr<GroupReply> GroupMember::DoCall(const TraceCall& call) {
-  GroupReply reply;
-  if (call.number == traced_number_) SetTrace(ReadTrace(newest_step_), &reply);
-  return reply;
-}
-
 absl::StatusOr<GroupReply> GroupMember::DoCall(const TakeOverCall&) {
   GroupReply reply;
   reply.handover = state_.kept();
@@ -99,11 +77,6 @@ absl::StatusOr<GroupReply> GroupMember::DoCall(const TakeOverCall&) {
     return absl::NotFoundError("it has not led this island in this generation");
   }
   return reply;
-}
-
-absl::StatusOr<GroupReply> GroupMember::DoCall(const EvaluateCall& call) {
-  ATOLL_ASSIGN_OR_RETURN(newest_loss_, Evaluate(call));
-  return GroupReply();
 }
 
 absl::StatusOr<GroupReply> GroupMember::DoCall(const SnapshotCall&) {

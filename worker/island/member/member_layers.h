@@ -6,7 +6,7 @@
 // time. Waits for other members end with GroupCalls::Fail.
 //
 // Errors: FAILED_PRECONDITION: no job is open. NOT_FOUND: the elements are not where they should
-// be. UNAVAILABLE, ABORTED and DEADLINE_EXCEEDED as in Calls.
+// be. UNAVAILABLE, ABORTED and DEADLINE_EXCEEDED as in GroupCalls.
 
 #ifndef ATOLL_WORKER_ISLAND_MEMBER_MEMBER_LAYERS_H_
 #define ATOLL_WORKER_ISLAND_MEMBER_MEMBER_LAYERS_H_

@@ -13,6 +13,12 @@ namespace atl::worker {
 namespace {
 constexpr size_t kTransfersKept = 256;
 
+DType TypeFromHeader(const TensorHeader& header) {
+  return header.element_bytes == 2   ? DType::kBfloat16
+         : header.element_bytes == 4 ? DType::kFloat32
+                                     : DType::kFloat64;
+}
+
 // Null where there is no such one.
 template <typename Items>
 auto At(const Items& items, int64_t index) -> const typename Items::value_type* {
@@ -42,17 +48,17 @@ void PeerTransport::SetPlan(const IslandPlan& plan) {
   scheduler_.SetPlan(plan);
 }
 
-bool PeerTransport::PlannedLocked(const TensorMessage& message) const {
+bool PeerTransport::PlannedLocked(const TensorHeader& message) const {
   return std::visit([&](const auto& tag) { return PlannedLocked(message, tag); }, message.tag);
 }
 
-bool PeerTransport::PlannedLocked(const TensorMessage& message, const VoteTag& tag) const {
+bool PeerTransport::PlannedLocked(const TensorHeader& message, const VoteTag& tag) const {
   const std::string* const sender = At(devices_, tag.sender);
-  return message.dtype == DType::kFloat64 && sender != nullptr && *sender == message.from &&
+  return message.element_bytes == sizeof(double) && sender != nullptr && *sender == message.from &&
          std::find(devices_.begin(), devices_.end(), message.to) != devices_.end();
 }
 
-bool PeerTransport::PlannedLocked(const TensorMessage& message, const MessageTag& tag) const {
+bool PeerTransport::PlannedLocked(const TensorHeader& message, const MessageTag& tag) const {
   const PlanReplica* const replica = At(replicas_, tag.replica);
   if (replica == nullptr || tag.micro_batch < 0 || tag.micro_batch >= replica->micro_batches) {
     return false;
@@ -74,7 +80,7 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
     return absl::InvalidArgumentError(
         absl::StrCat(message->from, " > ", message->to, " is not a stage link from ", from));
   }
-  if (payload_bytes % GetElementSize(message->dtype) != 0) {
+  if (payload_bytes % message->element_bytes != 0) {
     return absl::InvalidArgumentError("not a whole number of elements");
   }
   const std::lock_guard lock(mutex_);
@@ -85,12 +91,12 @@ absl::Status PeerTransport::Admit(const NodeId& from, absl::string_view header,
 }
 
 void PeerTransport::OnMessage(PeerDelivery delivery) {
-  const TensorMessage message = *ParseTensorHeader(delivery.header);  // admitted
+  const TensorHeader message = *ParseTensorHeader(delivery.header);  // admitted
   auto owner = std::make_shared<PeerDelivery>(std::move(delivery));
   const std::span<const std::byte> bytes = owner->payload.bytes();
   const std::lock_guard lock(mutex_);   // until it is there: no Reset comes between
   if (message.epoch != epoch_) return;  // it has changed since the message was admitted
-  Deliver(message.from, message.to, message.tag, message.dtype, bytes, std::move(owner));
+  Deliver(message.from, message.to, message.tag, TypeFromHeader(message), bytes, std::move(owner));
 }
 
 absl::Status PeerTransport::SendVotes(const std::string& from, const std::string& to,
@@ -98,11 +104,11 @@ absl::Status PeerTransport::SendVotes(const std::string& from, const std::string
   const NodeId worker = WorkerFromDevice(to);
   if (worker == worker_) return LocalTransport::SendVotes(from, to, tag, votes);
   const auto copy = std::make_shared<const std::vector<double>>(votes);
-  return link_->Send(worker, MakePeerMessage({tag, from, to, DType::kFloat64},
+  return link_->Send(worker, MakePeerMessage({tag, from, to, sizeof(double)},
                                              std::as_bytes(std::span(*copy)), copy));
 }
 
-PeerMessage PeerTransport::MakePeerMessage(TensorMessage message, std::span<const std::byte> bytes,
+PeerMessage PeerTransport::MakePeerMessage(TensorHeader message, std::span<const std::byte> bytes,
                                            std::shared_ptr<const void> owner) {
   PeerMessage sent;
   sent.channel = PeerChannel::kTensor;
@@ -110,7 +116,7 @@ PeerMessage PeerTransport::MakePeerMessage(TensorMessage message, std::span<cons
   sent.owner = std::move(owner);
   const std::lock_guard lock(mutex_);
   message.epoch = epoch_;
-  sent.header = SerializeTensorHeader(message);
+  sent.header = Serialize(message);
   return sent;
 }
 
@@ -122,7 +128,8 @@ absl::Status PeerTransport::SendBytes(const std::string& from, const std::string
   if (worker == worker_)
     return LocalTransport::SendBytes(from, to, tag, dtype, bytes, std::move(owner));
   const auto size = static_cast<int64_t>(bytes.size());
-  PeerMessage message = MakePeerMessage({tag, from, to, dtype}, bytes, std::move(owner));
+  PeerMessage message = MakePeerMessage(
+      {tag, from, to, static_cast<int32_t>(GetElementSize(dtype))}, bytes, std::move(owner));
   if (announces) return link_->Send(worker, std::move(message));
   message.arrived = [counted = counted_, ends = DevicePair{from, to}, size,
                      gradient = tag.gradient](absl::Status status, PeerTiming timing) {

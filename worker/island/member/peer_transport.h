@@ -66,12 +66,12 @@ class PeerTransport final : public LocalTransport {
 
  private:
   // `message`: without its epoch.
-  PeerMessage MakePeerMessage(TensorMessage message, std::span<const std::byte> bytes,
+  PeerMessage MakePeerMessage(TensorHeader message, std::span<const std::byte> bytes,
                               std::shared_ptr<const void> owner);
   void Log(SentMessage sent, PeerMessage* message);
-  bool PlannedLocked(const TensorMessage& message) const;
-  bool PlannedLocked(const TensorMessage& message, const VoteTag& tag) const;
-  bool PlannedLocked(const TensorMessage& message, const MessageTag& tag) const;
+  bool PlannedLocked(const TensorHeader& message) const;
+  bool PlannedLocked(const TensorHeader& message, const VoteTag& tag) const;
+  bool PlannedLocked(const TensorHeader& message, const MessageTag& tag) const;
 
   using DevicePair = std::pair<std::string, std::string>;
   struct Counted {

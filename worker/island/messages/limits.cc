@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "proto/group.pb.h"
+#include "absl/strings/str_cat.h"
 
 namespace atl {
 namespace {
@@ -23,6 +23,13 @@ std::string FaultIfNoSequences(const Call& m) {
 
 std::string FaultIn(const v1::GroupFrame& m) {
   return m.body_case() == v1::GroupFrame::BODY_NOT_SET ? "it has no body that is known" : "";
+}
+
+std::string FaultIn(const v1::TensorHeader& m) {
+  if (m.tag_case() == v1::TensorHeader::TAG_NOT_SET) return "it is of nothing that is known";
+  const int32_t bytes = m.element_bytes();
+  return bytes == 2 || bytes == 4 || bytes == 8 ? ""
+                                                : absl::StrCat("elements of ", bytes, " bytes");
 }
 
 std::string FaultIn(const v1::ElementRange& m) {

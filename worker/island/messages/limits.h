@@ -9,27 +9,10 @@
 
 #include "common/protocol/job_spec.h"
 #include "common/protocol/wire_limits.h"
+#include "proto/group.pb.h"
 #include "worker/state/parts.h"
 
 namespace atl {
-
-namespace v1 {
-class ElementRange;
-class EvaluateCall;
-class GroupFrame;
-class HeldLayer;
-class HeldUnit;
-class GetLayerCall;
-class LayerShard;
-class OuterRange;
-class ReferenceCall;
-class ShardPart;
-class StateSource;
-class StateTransfer;
-class StepCall;
-class Unit;
-class Work;
-}  // namespace v1
 
 inline constexpr int64_t kMaxCount = int64_t{1} << 56;  // of anything: counting on never overflows
 
@@ -47,6 +30,7 @@ std::string FaultIn(const v1::ShardPart& m);
 std::string FaultIn(const v1::StateSource& m);
 std::string FaultIn(const v1::StateTransfer& m);
 std::string FaultIn(const v1::StepCall& m);
+std::string FaultIn(const v1::TensorHeader& m);
 std::string FaultIn(const v1::Unit& m);
 std::string FaultIn(const v1::Work& m);
 

@@ -4,14 +4,12 @@
 #define ATOLL_WORKER_ISLAND_MESSAGES_WIRE_H_
 
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "common/ids.h"
 #include "common/status.h"
 #include "proto/group.plain.h"
 #include "worker/core/actions.h"
-#include "worker/pipeline/transport.h"
 #include "worker/state/parts.h"
 
 namespace atl::worker {
@@ -23,19 +21,11 @@ inline constexpr int64_t kChunkElements = int64_t{1} << 20;  // of layer state i
 
 std::string Serialize(const GroupFrame& frame);
 std::string Serialize(const ChunkHeader& header);
+std::string Serialize(const TensorHeader& header);
 // Parse and check all that can be checked without knowing the job.
 absl::StatusOr<GroupFrame> ParseGroupFrame(absl::string_view bytes);
 absl::StatusOr<ChunkHeader> ParseChunkHeader(absl::string_view bytes, int64_t payload_bytes);
-
-// An activation, a gradient or commit votes, for the payload that follows.
-struct TensorMessage {
-  std::variant<MessageTag, VoteTag> tag;
-  std::string from, to;
-  DType dtype = DType::kFloat32;
-  int64_t epoch = 0;  // attempt at setting up the plan
-};
-std::string SerializeTensorHeader(const TensorMessage& message);
-absl::StatusOr<TensorMessage> ParseTensorHeader(absl::string_view bytes);
+absl::StatusOr<TensorHeader> ParseTensorHeader(absl::string_view bytes);
 
 // The body if it is a T; else null.
 template <class T>
@@ -47,7 +37,7 @@ const T* BodyIf(const GroupFrame& frame) {
 void SetStatus(const absl::Status& status, GroupReply* reply);
 absl::Status StatusFromReply(const GroupReply& reply);
 
-// Describes what a call requests: "step 12", "send rank 1 of layer 3".
+// Names what a call requests, as proto/group.proto does: "step 12", "get rank 1 of layer 3".
 std::string Describe(const GroupFrame& call);
 
 }  // namespace atl::worker

@@ -1,4 +1,4 @@
-#include "worker/island/member/calls.h"
+#include "worker/island/member/group_calls.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -25,19 +25,21 @@ PeerDelivery Chunk(int64_t begin, size_t count) {
 }
 
 TEST_CASE("a member that does not answer is named, with its call and how long ago") {
-  Calls calls;
+  MemberState state("w1");
+  GroupCalls calls(&state, {});
   GroupFrame frame{.body = GetLayerCall{LayerShard{3, 1, {1, 1}}}};
   const CallId id = calls.Begin("w2", Describe(frame));
   const auto reply = calls.Await(id, milliseconds(1));
   CHECK(absl::IsDeadlineExceeded(reply.status()));
   CHECK_THAT(std::string(reply.status().message()),
-             Catch::StartsWith("w2 has not answered \"send rank 1 of layer 3\" within "));
+             Catch::StartsWith("w2 has not answered \"get rank 1 of layer 3\" within "));
   frame.body = StepCall{12};
   CHECK(Describe(frame) == "step 12");
 }
 
 TEST_CASE("a layer may take as long as it likes while its chunks come") {
-  Calls calls;
+  MemberState state("w1");
+  GroupCalls calls(&state, {});
   std::vector<float> values(6);
   const CallId id = calls.Begin("w2", "layer 3", {{0, values}});
   // Late: by its patience alone the waiting would be over before the last one is there.
@@ -50,7 +52,8 @@ TEST_CASE("a layer may take as long as it likes while its chunks come") {
 }
 
 TEST_CASE("missing or slow chunks are reported with their layer, sender and bytes") {
-  Calls calls;
+  MemberState state("w1");
+  GroupCalls calls(&state, {});
   std::vector<float> values(6);
   const CallId id = calls.Begin("w2", "layer 3", {{0, values}});
   absl::Status status;

@@ -1,0 +1,52 @@
+// The end of a link that connects: to which way of its endpoint (words.h).
+//
+// The ways are tried in turn, each for a while; connections made later begin with the one that led
+// there last. Used by the socket's thread.
+
+#ifndef ATOLL_COMMON_NET_RELAY_LINK_ROUTE_H_
+#define ATOLL_COMMON_NET_RELAY_LINK_ROUTE_H_
+
+#include <string>
+#include <vector>
+
+#include "common/net/relay/words.h"
+#include "common/net/socket.h"
+#include "common/status.h"
+#include "common/time.h"
+
+namespace atl {
+
+// Connects the socket by a way; returns the endpoint as the socket knows it from then on.
+absl::StatusOr<std::string> DialWay(ZmqContext& context, Socket& socket, const LinkWay& way);
+
+class LinkRoute {
+ public:
+  // Connects by the way that is likely to lead there.
+  absl::Status Connect(ZmqContext& context, Socket& socket, const std::string& endpoint);
+  // Makes the connection again, by the same way.
+  absl::Status ConnectAgain(ZmqContext& context, Socket& socket);
+  // Where nothing has come of the present way in its time, connects by the next one: true.
+  bool TryNext(ZmqContext& context, Socket& socket, Instant now);
+
+  // What has become of the connection.
+  void NoteConnected(Instant now);  // TCP is there
+  void NoteUp(ZmqContext& context, Instant now);
+  void NoteFailed(Instant now);  // no answer, or not the right one
+  void NoteLost(Instant now);    // libzmq makes it again
+
+  // The relay of the present way, "host:port"; empty: none.
+  std::string relay() const;
+
+ private:
+  absl::Status Dial(ZmqContext& context, Socket& socket);
+
+  std::string endpoint_;
+  std::vector<LinkWay> ways_;
+  size_t present_ = 0;
+  std::string dialled_;  // as the socket knows it
+  Instant give_up_at_{};
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_RELAY_LINK_ROUTE_H_

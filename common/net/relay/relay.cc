@@ -1,0 +1,426 @@
+#include "common/net/relay/relay.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/rand.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/event_loop.h"
+#include "common/logging.h"
+#include "common/net/pump.h"
+#include "common/net/relay/words.h"
+#include "common/net/socket.h"
+#include "common/net/tcp_endpoint.h"
+
+namespace atl {
+namespace {
+
+constexpr Duration kNotePause = std::chrono::seconds(10);
+constexpr int kTurnMs = 1000;
+constexpr int kEventsMax = 256;
+constexpr size_t kRequestBytesMax = 3 + 255 + 4 + 255;
+
+// RFC 1928: no authentication; then "succeeded" or "host unreachable", with an address of no use.
+constexpr absl::string_view kNoAuthentication("\x05\x00", 2);
+constexpr absl::string_view kSucceeded("\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00", 10);
+constexpr absl::string_view kUnreachable("\x05\x04\x00\x01\x00\x00\x00\x00\x00\x00", 10);
+
+// What has come of a handshake.
+enum class Step { kMore, kBad, kGreeted, kRequested };
+
+struct Client {
+  enum class State { kGreets, kRequests, kWaits, kPaired };
+
+  Client(int connection, std::string address, Instant limit)
+      : socket(connection), peer(std::move(address)), by(limit) {}
+
+  Step Read();
+
+  const Descriptor socket;
+  const std::string peer;
+  State state = State::kGreets;
+  std::string in;     // of the handshake
+  std::string asked;  // the host of its request
+  RelayWord word;     // from kWaits on
+  Instant by;         // kNever: no limit
+  uint32_t events = EPOLLIN;
+  Client* other = nullptr;  // kPaired
+};
+
+// Neither end sends more before it is answered.
+Step Client::Read() {
+  std::array<char, kRequestBytesMax> bytes;
+  const ssize_t got = recv(socket.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kMore;
+  if (got <= 0 || state == State::kWaits) return Step::kBad;
+  in.append(bytes.data(), static_cast<size_t>(got));
+  const auto at = [this](size_t i) { return static_cast<unsigned char>(in[i]); };
+  if (at(0) != 5 || in.size() > kRequestBytesMax) return Step::kBad;
+  if (state == State::kGreets) {
+    if (in.size() < 2 || in.size() < 2u + at(1)) return Step::kMore;
+    const bool open = in.size() == 2u + at(1) && in.find('\0', 2) != std::string::npos;
+    in.clear();
+    state = State::kRequests;
+    return open ? Step::kGreeted : Step::kBad;
+  }
+  if (in.size() < 5) return Step::kMore;
+  const size_t host = at(4);
+  if (at(1) != 1 || at(3) != 3 || in.size() > 7 + host) return Step::kBad;
+  if (in.size() < 7 + host) return Step::kMore;
+  asked = in.substr(5, host);
+  return Step::kRequested;
+}
+
+void SetOptions(int socket) {
+  const int yes = 1, idle = 30, interval = 10, count = 3;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+std::string MakeSecret() {
+  std::array<unsigned char, 32> bytes;
+  ATOLL_CHECK(RAND_bytes(bytes.data(), bytes.size()) == 1);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+}  // namespace
+
+// All connections, on a thread.
+class Relay::Loop {
+ public:
+  explicit Loop(std::string secret) : secret_(std::move(secret)) {}
+  ~Loop();
+
+  absl::Status Start();
+  void Add(int connection, const std::string& peer);  // thread-safe
+  Counters counters() const;                          // thread-safe
+
+ private:
+  struct Member {
+    Incarnation incarnation = 0;
+    std::deque<Client*> waiting;   // its own
+    std::deque<Client*> diallers;  // that wait for one of these
+    int pairs = 0;
+  };
+  struct Pair {
+    Pair(Client* dialler, Client* acceptor, Instant now)
+        : near(dialler), far(acceptor), pump(near->socket.get(), far->socket.get(), now) {}
+    Client* const near;
+    Client* const far;
+    Pump pump;
+  };
+
+  void Run();
+  void OnEvents(int descriptor, uint32_t events, Instant now);
+  void OnHandshake(Client& client, Instant now);
+  void OnRequest(Client& client, Instant now);
+  void Fence(Member& member, const RelayWord& word);
+  void Join(Client* dialler, Client* acceptor, Instant now);
+  void TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now);
+  void Watch(Client& client, short events);
+  void Refuse(Client& client, absl::string_view why, Instant now);
+  void End(Client& client);
+  void EndLate(Instant now);
+
+  const std::string secret_;
+  const Descriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
+  TaskQueue tasks_;
+  bool stopping_ = false;
+  std::map<int, std::unique_ptr<Client>> clients_;  // by descriptor
+  std::map<Client*, std::unique_ptr<Pair>> pairs_;  // by dialler
+  std::map<std::string, Member> members_;
+  std::set<std::pair<Instant, int>> limits_;  // of clients that have one
+  int64_t waiting_ = 0;                       // of all members
+  Instant noted_at_{};
+  int64_t refused_since_ = 0;
+  mutable std::mutex mutex_;
+  Counters counters_;  // guarded by mutex_
+  std::thread thread_;
+};
+
+absl::Status Relay::Loop::Start() {
+  ATOLL_RETURN_IF_ERROR(tasks_.Check());
+  epoll_event event{EPOLLIN, {.fd = tasks_.descriptor()}};
+  if (epoll_.get() < 0 ||
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, tasks_.descriptor(), &event) != 0) {
+    return absl::ErrnoToStatus(errno, "--relay: epoll");
+  }
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+Relay::Loop::~Loop() {
+  if (!thread_.joinable()) return;
+  tasks_.Post([this] { stopping_ = true; });
+  thread_.join();
+}
+
+void Relay::Loop::Add(int connection, const std::string& peer) {
+  // Closed with the task, if that never runs.
+  const auto client =
+      std::make_shared<std::unique_ptr<Client>>(new Client(connection, peer, kNever));
+  tasks_.Post([this, client] {
+    Client& added = **client;
+    const int fd = added.socket.get();
+    SetOptions(fd);
+    epoll_event event{EPOLLIN, {.fd = fd}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
+    added.by = SteadyNow() + kHandshakeWithin;
+    limits_.insert({added.by, fd});
+    clients_[fd] = std::move(*client);
+  });
+}
+
+Relay::Counters Relay::Loop::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void Relay::Loop::Run() {
+  std::array<epoll_event, kEventsMax> events;
+  while (!stopping_) {
+    const int count = epoll_wait(epoll_.get(), events.data(), kEventsMax, kTurnMs);
+    const Instant now = SteadyNow();
+    // New connections come after these: their descriptors may be those of ended ones.
+    bool tasks = false;
+    for (int i = 0; i < count; ++i) {
+      const auto& event = events[static_cast<size_t>(i)];
+      if (event.data.fd == tasks_.descriptor()) {
+        tasks = true;
+      } else {
+        OnEvents(event.data.fd, event.events, now);
+      }
+    }
+    EndLate(now);
+    if (tasks) tasks_.RunAll();
+    const std::lock_guard lock(mutex_);
+    counters_.waiting = waiting_;
+    counters_.pairs = std::ssize(pairs_);
+  }
+}
+
+void Relay::Loop::OnEvents(int descriptor, uint32_t events, Instant now) {
+  const auto found = clients_.find(descriptor);
+  if (found == clients_.end()) return;  // it has ended in this turn
+  Client& client = *found->second;
+  if (client.state != Client::State::kPaired) return OnHandshake(client, now);
+  const bool accepts = client.word.accepts;
+  Pair& pair = *pairs_.at(accepts ? client.other : &client);
+  const bool readable = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0;
+  TurnPair(pair, !accepts && readable, accepts && readable, now);
+}
+
+void Relay::Loop::OnHandshake(Client& client, Instant now) {
+  switch (client.Read()) {
+    case Step::kMore:
+      return;
+    case Step::kBad:
+      // A waiting one has ended.
+      if (client.state == Client::State::kWaits) return End(client);
+      return Refuse(client, "it does not speak SOCKS 5 as a member does", now);
+    case Step::kGreeted:
+      send(client.socket.get(), kNoAuthentication.data(), kNoAuthentication.size(), MSG_NOSIGNAL);
+      return;
+    case Step::kRequested:
+      return OnRequest(client, now);
+  }
+}
+
+void Relay::Loop::OnRequest(Client& client, Instant now) {
+  const std::optional<RelayWord> word = ReadRelayWord(secret_, client.asked);
+  if (!word) return Refuse(client, "its word is not of this relay", now);
+  if (!members_.contains(word->member) && members_.size() >= kMembersMax) {
+    return Refuse(client, "it has seen too many members", now);
+  }
+  Member& member = members_[word->member];
+  if (word->incarnation < member.incarnation) {
+    return Refuse(client, "its word is of an earlier process of the member", now);
+  }
+  Fence(member, *word);
+  std::deque<Client*>& same = word->accepts ? member.waiting : member.diallers;
+  std::deque<Client*>& others = word->accepts ? member.diallers : member.waiting;
+  const bool there = !member.waiting.empty() || member.pairs > 0;
+  if (!word->accepts && !there) return Refuse(client, "the member is not here", now);
+  if (same.size() >= kWaitingMax) return Refuse(client, "too many wait already", now);
+  client.word = *word;
+  client.state = Client::State::kWaits;
+  limits_.erase({client.by, client.socket.get()});
+  client.by = word->accepts ? kNever : now + kPairWithin;
+  if (client.by != kNever) limits_.insert({client.by, client.socket.get()});
+  if (word->accepts) ++waiting_;
+  if (others.empty()) return same.push_back(&client);
+  Client* const other = others.front();
+  others.pop_front();
+  Join(word->accepts ? other : &client, word->accepts ? &client : other, now);
+}
+
+// One of a pair takes the other with it.
+void Relay::Loop::Fence(Member& member, const RelayWord& word) {
+  if (word.incarnation <= member.incarnation) return;
+  member.incarnation = word.incarnation;
+  std::vector<int> older;
+  for (const auto& [fd, client] : clients_) {
+    if (client->word.member == word.member) older.push_back(fd);
+  }
+  for (const int fd : older) {
+    if (const auto still = clients_.find(fd); still != clients_.end()) End(*still->second);
+  }
+  LogInfo("relay", word.member, " of incarnation ", word.incarnation, " is reached through here",
+          older.empty() ? "" : "; connections of an earlier process have ended");
+}
+
+void Relay::Loop::Join(Client* dialler, Client* acceptor, Instant now) {
+  for (Client* client : {dialler, acceptor}) {
+    limits_.erase({client->by, client->socket.get()});
+    client->by = kNever;
+    client->state = Client::State::kPaired;
+    client->other = client == dialler ? acceptor : dialler;
+    send(client->socket.get(), kSucceeded.data(), kSucceeded.size(), MSG_NOSIGNAL);
+  }
+  --waiting_;
+  ++members_[dialler->word.member].pairs;
+  pairs_[dialler] = std::make_unique<Pair>(dialler, acceptor, now);
+  LogDebug("relay", dialler->peer, " is connected to ", dialler->word.member, " at ",
+           acceptor->peer);
+  const std::lock_guard lock(mutex_);
+  ++counters_.paired;
+}
+
+void Relay::Loop::TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now) {
+  if (!pair.pump.Turn(near_readable, far_readable, now)) return End(*pair.near);
+  Watch(*pair.near, pair.pump.near_events());
+  Watch(*pair.far, pair.pump.far_events());
+  // The other end has as long to close.
+  if (!pair.pump.ending() || pair.near->by != kNever) return;
+  pair.near->by = now + Pump::kEndPause;
+  limits_.insert({pair.near->by, pair.near->socket.get()});
+}
+
+// One of which nothing is wanted is not watched at all: its hang-up would be reported again and
+// again.
+void Relay::Loop::Watch(Client& client, short events) {
+  const auto wanted = static_cast<uint32_t>(events);
+  if (client.events == wanted) return;
+  const int fd = client.socket.get();
+  epoll_event event{wanted, {.fd = fd}};
+  const int operation = wanted == 0          ? EPOLL_CTL_DEL
+                        : client.events == 0 ? EPOLL_CTL_ADD
+                                             : EPOLL_CTL_MOD;
+  ATOLL_CHECK(epoll_ctl(epoll_.get(), operation, fd, &event) == 0);
+  client.events = wanted;
+}
+
+void Relay::Loop::Refuse(Client& client, absl::string_view why, Instant now) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters_.refused;
+  }
+  ++refused_since_;
+  if (now - noted_at_ >= kNotePause) {
+    LogWarning("relay", client.peer, " is refused: ", why, "; ", refused_since_,
+               " since the last such line");
+    noted_at_ = now;
+    refused_since_ = 0;
+  }
+  send(client.socket.get(), kUnreachable.data(), kUnreachable.size(), MSG_NOSIGNAL);
+  End(client);
+}
+
+// With the other one of its pair.
+void Relay::Loop::End(Client& client) {
+  Client* const other = client.other;
+  if (client.state == Client::State::kWaits) {
+    Member& member = members_[client.word.member];
+    if (client.word.accepts) --waiting_;
+    std::erase(member.waiting, &client);
+    std::erase(member.diallers, &client);
+  } else if (client.state == Client::State::kPaired) {
+    const auto pair = pairs_.find(client.word.accepts ? other : &client);
+    --members_[client.word.member].pairs;
+    {
+      const std::lock_guard lock(mutex_);
+      counters_.bytes += pair->second->pump.bytes();
+    }
+    pairs_.erase(pair);
+  }
+  for (Client* each : {&client, other}) {
+    if (each == nullptr) continue;
+    const int fd = each->socket.get();
+    limits_.erase({each->by, fd});
+    clients_.erase(fd);  // closes, and so leaves epoll
+  }
+}
+
+void Relay::Loop::EndLate(Instant now) {
+  while (!limits_.empty() && limits_.begin()->first <= now) {
+    Client& client = *clients_.at(limits_.begin()->second);
+    if (client.state == Client::State::kPaired) {
+      // Something may have passed meanwhile.
+      limits_.erase(limits_.begin());
+      client.by = kNever;
+      TurnPair(*pairs_.at(&client), false, false, now);
+    } else if (client.state == Client::State::kWaits) {
+      Refuse(client, "the member has no connection free for it", now);
+    } else {
+      Refuse(client, "it is too slow", now);
+    }
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Relay>> Relay::Create(const std::string& endpoint) {
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(endpoint), "--relay"));
+  const std::string given(absl::StripPrefix(endpoint, "tcp://"));
+  const size_t colon = given.rfind(':');
+  const std::string host = given.substr(0, colon);
+  int port = 0;
+  if (host == "*" || host == "0.0.0.0" || host == "[::]" ||
+      !absl::SimpleAtoi(given.substr(colon + 1), &port)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--relay ", endpoint, ": give the address and port at which other members reach it"));
+  }
+  std::unique_ptr<Relay> relay(new Relay);
+  relay->secret_ = MakeSecret();
+  relay->loop_ = std::make_unique<Loop>(relay->secret_);
+  const bool local = IsLoopbackHost(host);
+  const absl::string_view bare = absl::StripSuffix(absl::StripPrefix(host, "["), "]");
+  ATOLL_ASSIGN_OR_RETURN(relay->listener_, Listener::Bind(absl::StrCat("--relay ", endpoint),
+                                                          local ? std::string(bare) : "::", port,
+                                                          ShareOfDescriptors(kConnectionsMax)));
+  relay->address_ = absl::StrCat(host, ":", relay->listener_->port());
+  ATOLL_RETURN_IF_ERROR(relay->loop_->Start());
+  relay->listener_->Start([loop = relay->loop_.get()](int connection, const std::string& peer) {
+    loop->Add(connection, peer);
+  });
+  LogInfo("relay", "passes connections on at ", relay->address_);
+  return relay;
+}
+
+Relay::~Relay() {
+  if (listener_ != nullptr) listener_->Stop();
+}
+
+Relay::Counters Relay::counters() const { return loop_->counters(); }
+
+}  // namespace atl

@@ -1,0 +1,62 @@
+// Passes connections of links on between members that cannot reach each other, but reach this one.
+//
+// Both ends connect here with SOCKS 5 (RFC 1928), which libzmq speaks; the host that they name is a
+// word (words.h). A member keeps connections waiting, unanswered; one that connects to the member
+// gets the oldest of these, both are answered, and from then on bytes pass as they come. Sessions
+// of links (session.h) begin and end at the members: a relay sees what a router sees.
+//
+// Bounded: connections by address and in all (ShareOfDescriptors), a Pump's buffers for each pair,
+// time for a handshake. Fair: a pair passes one buffer a turn. Fenced: the first word of a newer
+// incarnation ends all connections of older ones, and words of another process of the relay are
+// invalid. Only members are reached: a word names no address.
+
+#ifndef ATOLL_COMMON_NET_RELAY_RELAY_H_
+#define ATOLL_COMMON_NET_RELAY_RELAY_H_
+
+#include <memory>
+#include <string>
+
+#include "common/net/listener.h"
+#include "common/status.h"
+
+namespace atl {
+
+class Relay {
+ public:
+  static constexpr int kConnectionsMax = 16384;
+  static constexpr size_t kMembersMax = 65536;
+  static constexpr size_t kWaitingMax = 1024;  // of one member, and for one member
+  static constexpr Duration kHandshakeWithin = std::chrono::seconds(10);
+  // For a connection of a member that is there.
+  static constexpr Duration kPairWithin = std::chrono::seconds(5);
+
+  struct Counters {
+    int64_t waiting = 0;  // connections of members, now
+    int64_t pairs = 0;    // now
+    int64_t paired = 0;   // so far
+    int64_t refused = 0;  // so far
+    int64_t bytes = 0;    // passed on by pairs that have ended
+  };
+
+  // `endpoint`: "tcp://HOST:PORT" as others reach it. It listens at all addresses of this machine,
+  // or at HOST where that is a loopback address; port 0: any. Errors begin with "--relay".
+  static absl::StatusOr<std::unique_ptr<Relay>> Create(const std::string& endpoint);
+  // Ends all connections.
+  ~Relay();
+
+  const std::string& address() const { return address_; }  // "HOST:PORT", the real port
+  const std::string& secret() const { return secret_; }    // for MakeRelayWord
+  Counters counters() const;                               // thread-safe
+
+ private:
+  class Loop;
+  Relay() = default;
+
+  std::string address_, secret_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Listener> listener_;  // last: it calls the loop
+};
+
+}  // namespace atl
+
+#endif  // ATOLL_COMMON_NET_RELAY_RELAY_H_

@@ -1,0 +1,250 @@
+// Links between ends that cannot reach each other: nothing listens where they are said to be, and
+// a relay passes their connections on.
+
+#include "common/net/relay/relay.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "common/net/pump.h"
+#include "common/net/relay/words.h"
+#include "common/net/testing/peer_fixture.h"
+#include "common/net/testing/test_handler.h"
+
+namespace atl {
+namespace {
+
+constexpr char kNowhere[] = "tcp://127.0.0.1:1";  // refuses connections
+
+std::unique_ptr<Relay> MakeRelay() {
+  auto relay = Relay::Create("tcp://127.0.0.1:0");
+  INFO(relay.status().ToString());
+  REQUIRE(relay.ok());
+  return *std::move(relay);
+}
+
+LinkWay WayIn(const Relay& relay, const std::string& member, Incarnation incarnation = 1) {
+  return {"tcp://" + relay.address(), MakeRelayWord(relay.secret(), {true, member, incarnation})};
+}
+
+std::string EndpointThrough(const Relay& relay, const std::string& member,
+                            Incarnation incarnation = 1) {
+  return MakeRelayEndpoint(relay.address(),
+                           MakeRelayWord(relay.secret(), {false, member, incarnation}));
+}
+
+PeerLinkOptions Keyed() {
+  PeerLinkOptions options;
+  options.keys = GenerateKeyPair().value();
+  return options;
+}
+
+void HideBehind(const Relay& relay, TestPeer& peer) {
+  peer.link->AcceptThrough({WayIn(relay, peer.member.worker)});
+  peer.member.endpoint = std::string(kNowhere) + "," + EndpointThrough(relay, peer.member.worker);
+}
+
+template <class Condition>
+void Await(Condition condition) {
+  const Instant limit = SteadyNow() + testing::kHangLimit;
+  while (!condition()) {
+    REQUIRE(SteadyNow() < limit);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// A client of a relay that says what it likes.
+class Stranger {
+ public:
+  explicit Stranger(const Relay& relay) {
+    int port = 0;
+    const std::string address = relay.address();
+    REQUIRE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    REQUIRE(connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  }
+  void Say(absl::string_view bytes) {
+    REQUIRE(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(bytes.size()));
+  }
+  // Greets and makes its request.
+  void Request(const std::string& word) {
+    Say(absl::string_view("\x05\x01\x00", 3));
+    REQUIRE(Hear(2) == std::string("\x05\x00", 2));
+    Say(std::string("\x05\x01\x00\x03", 4) + static_cast<char>(word.size()) + word +
+        std::string("\x00\x01", 2));
+  }
+  // Fewer: the relay has ended the connection.
+  std::string Hear(size_t bytes) {
+    std::string text(bytes, '\0');
+    const ssize_t got = recv(socket_.get(), text.data(), bytes, MSG_WAITALL);
+    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    return text;
+  }
+  bool HearsRefusal() {
+    const std::string answer = Hear(10);
+    return (answer.empty() || answer[1] != 0) && Hear(1).empty();
+  }
+  bool HearsSuccess() {
+    const std::string answer = Hear(10);
+    return answer.size() == 10 && answer[1] == 0;
+  }
+
+ private:
+  const Descriptor socket_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+};
+
+TEST_CASE("an endpoint's ways and a word are read as they were made, and no other word is valid") {
+  const std::string word = MakeRelayWord("secret", {true, "w.rack-3.a_b", 17});
+  REQUIRE(ReadRelayWord("secret", word) == RelayWord{true, "w.rack-3.a_b", 17});
+  REQUIRE_FALSE(ReadRelayWord("another", word));
+  REQUIRE_FALSE(ReadRelayWord("secret", "d" + word.substr(1)));
+  REQUIRE_FALSE(ReadRelayWord("secret", word + "c"));
+  REQUIRE_FALSE(ReadRelayWord("secret", "a.17"));
+  const std::string endpoint = "tcp://10.0.0.5:7200," + MakeRelayEndpoint("203.0.113.9:7400", word);
+  REQUIRE(ReadLinkWays(endpoint) ==
+          std::vector<LinkWay>{{"tcp://10.0.0.5:7200", ""}, {"tcp://203.0.113.9:7400", word}});
+  REQUIRE(DescribeEndpoint(endpoint) == "tcp://10.0.0.5:7200, relay 203.0.113.9:7400");
+  REQUIRE_FALSE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("203.0.113.9:7400", word)));
+  REQUIRE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("127.0.0.1:7400", word)));
+}
+
+TEST_CASE("workers that cannot reach each other exchange all that they have through a relay") {
+  const bool keyed = GENERATE(true, false);
+  const auto relay = MakeRelay();
+  TestPeer a("a", keyed ? Keyed() : PeerLinkOptions()), b("b", keyed ? Keyed() : PeerLinkOptions());
+  HideBehind(*relay, a);
+  HideBehind(*relay, b);
+  Meet(Plan(1), {&a, &b});
+  for (PeerChannel channel : {PeerChannel::kCommand, PeerChannel::kTensor, PeerChannel::kState,
+                              PeerChannel::kCollective}) {
+    const std::string text = RandomText(channel == PeerChannel::kCommand ? 100 : 3'000'001);
+    a.Say(b, channel, "h", text);
+    b.Say(a, channel, "h", text);
+    REQUIRE(b.ReceiveText(channel) == text);
+    REQUIRE(a.ReceiveText(channel) == text);
+  }
+  REQUIRE(a.link->FindRelay(b.member) == relay->address());
+  REQUIRE(relay->counters().pairs >= 4);  // commands and bulk, of both
+}
+
+TEST_CASE("a worker that one cannot reach is connected to directly by those that can") {
+  const auto relay = MakeRelay();
+  TestPeer a("a", Keyed()), b("b", Keyed());
+  b.link->AcceptThrough({WayIn(*relay, "b")});
+  b.member.endpoint += "," + EndpointThrough(*relay, "b");
+  Meet(Plan(1), {&a, &b});
+  REQUIRE(a.link->FindRelay(b.member).empty());
+  REQUIRE(relay->counters().paired == 0);
+}
+
+TEST_CASE("probes and samples go the way that links go") {
+  const auto relay = MakeRelay();
+  TestPeer a("a", Keyed()), b("b", Keyed());
+  HideBehind(*relay, b);
+  a.link->SetTemporaryPeers({b.member}, kPatience);
+  b.link->SetTemporaryPeers({a.member}, kPatience);
+  REQUIRE(a.link->Probe({b.member}, kPatience).empty());
+  auto sampler = a.link->Sample(b.member, 0, kPatience);
+  REQUIRE(sampler.ok());
+  REQUIRE((*sampler)->Time(1 << 20, kPatience).ok());
+  REQUIRE(a.link->FindRelay(b.member) == relay->address());
+}
+
+constexpr int64_t kChunkBytes = 4096;
+const PushId kPush{"job-1", 0, 1, 1, 0, 1};
+
+// A parameter server that is reached through either of two relays.
+struct RelayedLink : TestLink {
+  RelayedLink()
+      : TestLink({.bandwidth_limit_bytes_per_s = 2e6},
+                 {.chunk_bytes = kChunkBytes, .bandwidth_limit_bytes_per_s = 2e6}) {
+    server->AcceptThrough({WayIn(*relays[0], "s"), WayIn(*relays[1], "s")});
+    address.endpoint = std::string(kNowhere) + "," + EndpointThrough(*relays[0], "s") + "," +
+                       EndpointThrough(*relays[1], "s");
+  }
+  ~RelayedLink() { client.reset(); }
+
+  std::unique_ptr<Relay> relays[2] = {MakeRelay(), MakeRelay()};
+};
+
+TEST_CASE("a relay ends in the middle of a push: it goes on through the other, each byte once") {
+  RelayedLink link;
+  Rng rng(1);
+  auto values = std::make_shared<std::vector<float>>(250'000);
+  for (float& value : *values) value = static_cast<float>(rng.Normal());
+  Awaited<PushResult> push = link.StartPush(kPush, values);
+  Await([&] { return link.server->counters().payload_bytes_received >= 200'000; });
+  const int used = link.relays[0]->counters().pairs > 0 ? 0 : 1;
+  link.relays[used].reset();
+  REQUIRE(push.Get().status.ToString() == "OK");
+  REQUIRE(push.Get().push_status == PushStatus::kStaged);
+  REQUIRE(*link.handler.Staged(kPush) == *values);
+  REQUIRE(link.server->counters().payload_bytes_received == 1'000'000);
+  REQUIRE(link.relays[1 - used]->counters().paired > 0);
+}
+
+TEST_CASE("a relay connects those that hold its words, and nobody else") {
+  const auto relay = MakeRelay();
+  const auto word = [&](bool accepts, Incarnation incarnation, const std::string& member = "m") {
+    return MakeRelayWord(relay->secret(), {accepts, member, incarnation});
+  };
+  Stranger early(*relay), made_up(*relay), web(*relay);
+  early.Request(word(false, 1));
+  REQUIRE(early.HearsRefusal());  // the member is not there
+  made_up.Request(MakeRelayWord("another secret", {true, "m", 1}));
+  REQUIRE(made_up.HearsRefusal());
+  web.Say("GET / HTTP/1.1\r\n\r\n");
+  REQUIRE(web.HearsRefusal());
+
+  Stranger member(*relay), dialler(*relay), of_another(*relay);
+  member.Request(word(true, 1));
+  Await([&] { return relay->counters().waiting == 1; });
+  of_another.Request(word(false, 1, "n"));
+  REQUIRE(of_another.HearsRefusal());
+  dialler.Request(word(false, 1));
+  REQUIRE(dialler.HearsSuccess());
+  REQUIRE(member.HearsSuccess());
+  dialler.Say("there");
+  REQUIRE(member.Hear(5) == "there");
+  member.Say("and back");
+  REQUIRE(dialler.Hear(8) == "and back");
+
+  Stranger newer(*relay), older(*relay);
+  newer.Request(word(true, 2));
+  REQUIRE(member.Hear(1).empty());  // its process has been replaced
+  REQUIRE(dialler.Hear(1).empty());
+  older.Request(word(true, 1));
+  REQUIRE(older.HearsRefusal());
+  const Relay::Counters counters = relay->counters();
+  REQUIRE(counters.paired == 1);
+  REQUIRE(counters.refused == 5);
+}
+
+TEST_CASE("what one end sends is held back, bounded, until the other takes it") {
+  const auto relay = MakeRelay();
+  Stranger member(*relay), dialler(*relay);
+  member.Request(MakeRelayWord(relay->secret(), {true, "m", 1}));
+  Await([&] { return relay->counters().waiting == 1; });
+  dialler.Request(MakeRelayWord(relay->secret(), {false, "m", 1}));
+  Await([&] { return relay->counters().pairs == 1; });
+  REQUIRE(dialler.HearsSuccess());
+  REQUIRE(member.HearsSuccess());
+  const std::string text = RandomText(32 << 20);
+  std::thread sender([&] { dialler.Say(text); });
+  const std::string heard = member.Hear(text.size());
+  sender.join();
+  REQUIRE(heard == text);
+}
+
+}  // namespace
+}  // namespace atl
