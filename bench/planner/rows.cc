@@ -17,10 +17,12 @@ double MeasureCpuSeconds(const std::function<void()>& work) {
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting) {
+absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting,
+                                       const std::vector<plan::Layout>& ran) {
   ThreadPool pool(SearchThreads());
   plan::Options options;
   options.pool = &pool;
+  options.starts = ran;
   return plan::PlanJob(setting.cluster, setting.costs(), setting.job, options);
 }
 

@@ -26,8 +26,9 @@ struct Row {
 
 double MeasureCpuSeconds(const std::function<void()>& work);
 
-// With as many threads as a coordinator searches with.
-absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting);
+// With as many threads as a coordinator searches with. `ran`: the layouts that ran before.
+absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting,
+                                       const std::vector<plan::Layout>& ran = {});
 
 // Plans and prints: time to plan by the clock and of the processor, layout, step, ratio to the
 // bound with the reason where it is above 1.05.

@@ -58,8 +58,9 @@ Setting V100s(const TensorSizes& sizes, double share, const std::vector<int>& te
   return setting;
 }
 
-double StepSeconds(const Setting& setting, absl::StatusOr<plan::Plan>* plan) {
-  *plan = PlanSetting(setting);
+double StepSeconds(const Setting& setting, absl::StatusOr<plan::Plan>* plan,
+                   const std::vector<plan::Layout>& ran = {}) {
+  *plan = PlanSetting(setting, ran);
   return plan->ok() ? (*plan)->outcome.step_s : 0;
 }
 
@@ -93,7 +94,7 @@ void ChangingNetworks() {
     const auto going_on =
         plan::EvaluateLayout(after.cluster, after.costs(), old_plan->layout, {32, 1});
     const double old_s = going_on.ok() ? going_on->step_s : 0;
-    const double new_s = StepSeconds(after, &plan);
+    const double new_s = StepSeconds(after, &plan, {old_plan->layout});
     std::printf(
         "%-10s %4d %3d, %2d | %8.3f %8.3f %+6.0f%% | %8.3f %8.3f %+6.0f%% | %8.3f %8.3f %6.1f%%\n",
         sizes.model, sizes.devices, sizes.low, sizes.high, full[0], full[1],

@@ -309,7 +309,6 @@ class Enumerator {
     for (const EntityPool& pool : pools_) tp_ = std::max(tp_, pool.size);
     total_ = (job_.global_batch + micro_batch - 1) / micro_batch;
     order_ = OrderSites(cluster_, pools_);
-    site_floor_.emplace(cluster_, costs_, job_, pools_, micro_batch);
     const Composition all = CountEntities(pools_);
     entities_ = std::accumulate(all.begin(), all.end(), 0);
     std::vector<Scope> scopes = ListCandidateScopes(cluster_, pools_);
@@ -385,8 +384,7 @@ class Enumerator {
   double ComputeRank(const std::vector<Composition>& groups) const {
     double price = 0;
     for (const Composition& group : groups) price += ComputePricePerHour(group);
-    return ranking_.Rank(price,
-                         site_floor_->EstimateStepSeconds(groups, EstimateStepSeconds(groups)));
+    return ranking_.Rank(price, EstimateStepSeconds(groups));
   }
 
   // Returns whether so much better candidates are known already that this one will not be
@@ -452,7 +450,6 @@ class Enumerator {
       cutter_;  // of one micro-batch size, and of one number of replicas where costs depend on it
   Estimator estimator_;
   std::vector<EntityPool> pools_;
-  std::optional<SiteFloor> site_floor_;                       // of pools_
   std::vector<std::string> order_;                            // of sites
   std::set<std::pair<std::vector<Composition>, bool>> seen_;  // of one number of replicas
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/cluster/traffic.h"
+#include "coordinator/planner/groups/refine.h"
 
 namespace atl::plan {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr double kShapesGain = 1.08;
 constexpr size_t kReshaped = 4, kReshapedOfFew = 24;
 constexpr size_t kMostStarts = 16;  // that are improved
+constexpr int kLastRestarts = 96;   // simulations of each kind of replica of the winner
 
 // Where the layers lie.
 std::string PlacementKey(const Layout& layout) {
@@ -68,7 +70,7 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   const bool few = Few();
   Start* const known = few ? &starts_[Describe(layout)] : nullptr;
   const double limit = few ? std::min(known->rank, kMayWin * plan_.rank) : plan_.rank;
-  auto outcome = Evaluated(layout, nullptr, limit);
+  auto outcome = Evaluated(layout, nullptr, limit, options_.restarts);
   ++plan_.simulated;
   if (absl::IsCancelled(outcome.status())) {
     Lose(what, layout, EstimateSeconds(cluster_, costs_, layout), nullptr);
@@ -87,6 +89,25 @@ bool Contest::Enter(Layout layout, const std::string& what) {
   if (won) Win(start);
   if (few && start.rank < known->rank) *known = std::move(start);
   return won;
+}
+
+void Contest::EnterStart(const Layout& layout) {
+  int micro_batches = 0;
+  bool sizes = IsWhole(costs_.model(), layout);
+  const auto is_one_of = [](const std::vector<int>& allowed, int64_t size) {
+    return std::ranges::find(allowed, size) != allowed.end();
+  };
+  for (const Replica& replica : layout.replicas) {
+    micro_batches += replica.micro_batches;
+    for (const Stage& stage : replica.stages) {
+      sizes = sizes && is_one_of(TensorParallelSizes(job_), std::ssize(stage.devices));
+    }
+  }
+  const int total = (job_.global_batch + layout.micro_batch - 1) / layout.micro_batch;
+  if (sizes && micro_batches == total && is_one_of(MicroBatchSizes(job_), layout.micro_batch) &&
+      IsAllowed(layout)) {
+    Enter(layout, absl::StrCat(Describe(layout), ", given"));
+  }
 }
 
 void Contest::EnterBoth(const Candidate& candidate) {
@@ -123,7 +144,7 @@ bool Contest::Climb(Start& start, int tries) {
     if (!Apply(start.outcome, start.changes[start.next_change++], layout)) continue;
     if (!IsAllowed(layout) || !tried_.insert(PlacementKey(layout)).second) continue;
     ++tried;
-    auto outcome = Evaluated(layout, &start.outcome, start.rank);
+    auto outcome = Evaluated(layout, &start.outcome, start.rank, options_.restarts);
     ++plan_.simulated;
     if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) continue;
     const double rank = ranking_.Rank(layout, outcome->step_s);
@@ -177,6 +198,12 @@ void Contest::TryShapes() {
 }
 
 void Contest::Finish() {
+  Layout layout = plan_.layout;
+  auto outcome = Evaluated(layout, nullptr, plan_.rank, std::max(kLastRestarts, options_.restarts));
+  if (outcome.ok() && KeepsLimits(layout, outcome->step_s)) {
+    const double rank = ranking_.Rank(layout, outcome->step_s);
+    if (rank < plan_.rank) Win({std::move(layout), *std::move(outcome), rank, winner_});
+  }
   Rerank(cluster_, costs_, job_, plan_);
   std::stable_sort(plan_.alternatives.begin(), plan_.alternatives.end(),
                    [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });
@@ -184,9 +211,9 @@ void Contest::Finish() {
   plan_.times_from = TimesFrom(cluster_, costs_, plan_.layout);
 }
 
-absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known,
-                                           double rank_limit) {
-  Evaluation evaluation{options_.restarts, options_.seed};
+absl::StatusOr<Outcome> Contest::Evaluated(Layout& layout, const Outcome* known, double rank_limit,
+                                           int restarts) {
+  Evaluation evaluation{restarts, options_.seed};
   evaluation.known = known;
   evaluation.limit_s = ranking_.LongestStepBetter(layout, rank_limit);
   // With two stages a device it may still be better (NoteIdling).

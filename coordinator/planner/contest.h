@@ -18,11 +18,6 @@
 
 namespace atl::plan {
 
-// The layout with the groups of equal devices of every replica in the order and with the cuts that
-// SpanTrain's search (OrderByBeam) likes best. Nothing if there is but one group, or if nothing
-// changes.
-std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout);
-
 // A small change of all replicas of the slowest kind: a layer moves from one stage to another.
 struct Change {
   size_t from = 0, to = 0;  // stages
@@ -61,6 +56,8 @@ class Contest {
 
   // True if it is the best so far.
   bool Enter(Layout layout, const std::string& what);
+  // One of Options::starts, where the job allows it.
+  void EnterStart(const Layout& layout);
   // A candidate, and the same with its groups ordered by SpanTrain's search.
   void EnterBoth(const Candidate& candidate);
   // An alternative that is not as fast, or (without an outcome) not simulated.
@@ -73,6 +70,7 @@ class Contest {
   bool Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
+  // Searches longer for the winner's schedule, and completes the plan.
   void Finish();
 
  private:
@@ -89,7 +87,8 @@ class Contest {
 
   // Returns the step of the layout with the best savings, which it gets. CANCELLED where it surely
   // ranks above `rank_limit`.
-  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known, double rank_limit);
+  absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known, double rank_limit,
+                                    int restarts);
   bool Climb(Start& start, int tries);
   // Notes which limit it goes over.
   bool KeepsLimits(const Layout& layout, double step_s);

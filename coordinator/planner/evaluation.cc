@@ -6,7 +6,6 @@
 
 #include "common/check.h"
 #include "common/status.h"
-#include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/replica_problem.h"
 
 namespace atl::plan {
@@ -281,9 +280,11 @@ double BoundSeconds(const Cluster& cluster, const Costs& costs, const Layout& la
   for (const Replica& replica : layout.replicas) {
     unknown_s.emplace_back(replica.stages.size(), INFINITY);
   }
-  double bound_s = std::max(
-      StepEnd(layout, outcome, earliest_s),
-      CommittedSeconds(cluster, layout, earliest_s, unknown_s, OptimizerSeconds(layout, outcome)));
+  double bound_s = std::max(StepEnd(layout, outcome, earliest_s),
+                            CommittedSeconds(cluster, layout,
+                                             {earliest_s, KnownSeconds(cluster, layout, earliest_s),
+                                              OptimizerSeconds(layout, outcome)},
+                                             unknown_s));
   for (const ReplicaOutcome& kind : outcome.kinds) {
     bound_s = std::max(bound_s, Seconds(kind.bound.time_ns));
   }
@@ -299,11 +300,12 @@ void AddEnd(const Cluster& cluster, const Costs& costs, const Layout& layout,
     outcome.step_s += by_s;
     return by_s;
   };
-  const StageTimes synced_s =
-      SynchroniseGradients(cluster, costs, layout, times.ready_s, times.messages);
-  outcome.sync_s = raise(StepEnd(layout, outcome, synced_s));
-  outcome.commit_s = raise(CommittedSeconds(cluster, layout, synced_s, times.begun_s,
-                                            OptimizerSeconds(layout, outcome)));
+  StepEnds& ends = outcome.ends;
+  ends.synced_s = SynchroniseGradients(cluster, costs, layout, times.ready_s, times.messages);
+  ends.known_s = KnownSeconds(cluster, layout, ends.synced_s);
+  ends.optimizer_s = OptimizerSeconds(layout, outcome);
+  outcome.sync_s = raise(StepEnd(layout, outcome, ends.synced_s));
+  outcome.commit_s = raise(CommittedSeconds(cluster, layout, ends, times.begun_s));
   outcome.bound_s = std::min(outcome.step_s, outcome.bound_s);
 }
 

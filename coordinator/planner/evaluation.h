@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/layout.h"
 #include "coordinator/simulator/bounds.h"
 #include "coordinator/simulator/search.h"
@@ -49,6 +50,7 @@ struct Outcome {
   double bound_s = 0;     // no schedule of this layout is faster
   bool together = false;  // replicas share links and were simulated together
   std::vector<ReplicaOutcome> kinds;
+  StepEnds ends = {};
 };
 
 // The kind of replica that takes longest.

@@ -355,8 +355,7 @@ struct DeviceFinish {
 };
 
 // The leader, and when its devices have taken their optimizer's steps.
-DeviceFinish FindLeader(const Cluster& cluster, const Layout& layout, const StageTimes& known_s,
-                        const StageTimes& optimizer_s) {
+DeviceFinish FindLeader(const Cluster& cluster, const Layout& layout, const StepEnds& ends) {
   DeviceFinish leader;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     const std::vector<int> entities = MapStagesToEntities(layout.replicas[r]);
@@ -364,7 +363,7 @@ DeviceFinish FindLeader(const Cluster& cluster, const Layout& layout, const Stag
       const int device = layout.replicas[r].stages[s].devices[0];
       if (cluster.leader.empty() || cluster.devices[device].node != cluster.leader) continue;
       const auto entity = static_cast<size_t>(entities[s]);
-      const double ends_s = known_s[r][entity] + optimizer_s[r][entity];
+      const double ends_s = ends.known_s[r][entity] + ends.optimizer_s[r][entity];
       if (leader.device < 0 || ends_s > leader.seconds) leader = {device, ends_s};
     }
   }
@@ -373,17 +372,16 @@ DeviceFinish FindLeader(const Cluster& cluster, const Layout& layout, const Stag
 
 }  // namespace
 
-double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s,
-                        const StageTimes& begun_s, const StageTimes& optimizer_s) {
-  const StageTimes known_s = KnownSeconds(cluster, layout, synced_s);
-  const DeviceFinish leader = FindLeader(cluster, layout, known_s, optimizer_s);
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StepEnds& ends,
+                        const StageTimes& begun_s) {
+  const DeviceFinish leader = FindLeader(cluster, layout, ends);
   double seconds = 0;
   for (size_t r = 0; r < layout.replicas.size(); ++r) {
     const std::vector<int> entities = MapStagesToEntities(layout.replicas[r]);
     for (size_t s = 0; s < entities.size(); ++s) {
       const auto entity = static_cast<size_t>(entities[s]);
       const int device = layout.replicas[r].stages[s].devices[0];
-      double ready_s = known_s[r][entity] + optimizer_s[r][entity];
+      double ready_s = ends.known_s[r][entity] + ends.optimizer_s[r][entity];
       if (leader.device >= 0 &&
           cluster.devices[leader.device].site != cluster.devices[device].site) {
         const double latency_s = cluster.LinkBetween(leader.device, device).latency_s;

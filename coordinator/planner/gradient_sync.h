@@ -57,13 +57,20 @@ double SyncSeconds(const ClusterIndex& index, const Costs& costs, const Layout& 
 // are complete, given when each stage's are.
 StageTimes KnownSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s);
 
+// The ends of what follows a step's operations.
+struct StepEnds {
+  StageTimes synced_s;     // per replica, per stage: its all-reduces
+  StageTimes known_s;      // per replica, per entity: all commit votes (KnownSeconds)
+  StageTimes optimizer_s;  // likewise: how long its step takes after that
+};
+
 // The time from step to step that the slowest device needs: from when its first operation may begin
 // until it knows that all all-reduces are complete and has taken its optimizer's step; in another
 // site than the cluster's leader, until that one's message that the next step begins, if that comes
 // later. `begun_s`: when each stage's first operation starts, infinite if that is not known, and
-// taken as 0 for first stages; `optimizer_s`: per replica, per entity.
-double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StageTimes& synced_s,
-                        const StageTimes& begun_s, const StageTimes& optimizer_s);
+// taken as 0 for first stages.
+double CommittedSeconds(const Cluster& cluster, const Layout& layout, const StepEnds& ends,
+                        const StageTimes& begun_s);
 
 }  // namespace atl::plan
 

@@ -131,6 +131,23 @@ bool DegreesAgree(const Model& model, const Layout& layout) {
   return !model.tied_head || degrees.front() == degrees.back();
 }
 
+bool IsWhole(const Model& model, const Layout& layout) {
+  std::set<int> others;
+  for (const Replica& replica : layout.replicas) {
+    int next_layer = 0;
+    std::set<int> own;
+    for (const Stage& stage : replica.stages) {
+      if (stage.first_layer != next_layer || stage.last_layer <= next_layer) return false;
+      next_layer = stage.last_layer;
+      own.insert(stage.devices.begin(), stage.devices.end());
+    }
+    const bool shared = std::ranges::any_of(own, [&](int d) { return others.contains(d); });
+    if (shared || next_layer != std::ssize(model.layers)) return false;
+    others.merge(own);
+  }
+  return !layout.replicas.empty();
+}
+
 bool SavesMemory(const Layout& layout) {
   return AnyStage(layout, [](const Stage& stage) { return stage.saving.any(); });
 }

@@ -149,6 +149,8 @@ bool UsesLeader(const Cluster& cluster, const Layout& layout);
 // Gradients are summed rank by rank: all replicas hold a layer by entities of one size; and those
 // of a tied head and its embedding, which have one table, are of one size.
 bool DegreesAgree(const Model& model, const Layout& layout);
+// Returns whether every replica holds all layers in their order, and no device is in two replicas.
+bool IsWhole(const Model& model, const Layout& layout);
 // Returns whether all entities are of one size.
 bool IsOfOneDegree(const Layout& layout);
 

@@ -114,7 +114,7 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   const Ranking ranking(cluster, costs, job);
   const std::vector<const Candidate*> chosen =
       SelectUnlike(cluster, candidates, kMapped, static_cast<size_t>(options.simulate));
-  std::vector<std::optional<MappedLayout>> mapped(chosen.size());
+  std::vector<std::optional<Layout>> mapped(chosen.size());
   ForAll(options.pool, chosen.size(), [&](size_t i) {
     const Costs own = costs;  // they are not for several threads
     MappingOptions each = mapping;
@@ -124,12 +124,12 @@ void MapBest(const Cluster& cluster, const Costs& costs, const Job& job, Options
   });
   std::vector<Candidate> found;
   for (size_t i = 0; i < chosen.size(); ++i) {
-    if (!mapped[i] || !UsesLeader(cluster, mapped[i]->layout) ||
-        !DegreesAgree(costs.model(), mapped[i]->layout)) {
+    if (!mapped[i] || !UsesLeader(cluster, *mapped[i]) ||
+        !DegreesAgree(costs.model(), *mapped[i])) {
       continue;
     }
     Candidate& added = found.emplace_back(*chosen[i]);
-    added.layout = std::move(mapped[i]->layout);
+    added.layout = *std::move(mapped[i]);
     absl::StrAppend(&added.how, ", ", kByBranchAndBound);
     added.estimate_s = EstimateSeconds(cluster, costs, added.layout);
     added.rank = ranking.Rank(added.layout, added.estimate_s);
@@ -233,16 +233,18 @@ absl::StatusOr<Plan> FindBest(const Cluster& cluster, const Costs& costs, const 
   ATOLL_RETURN_IF_ERROR(CheckConstraints(cluster, costs, job));
   std::vector<Candidate> candidates =
       Enumerate(cluster, costs, job, options.stop, &why_not, &over_limit);
-  if (candidates.empty() && !over_limit.ok()) return NoLayout(over_limit);
-  if (candidates.empty()) return ExplainNoFit(cluster, costs, job, why_not);
+  Plan plan;
+  Contest contest(cluster, costs, job, options, plan);
+  for (const Layout& start : options.starts) contest.EnterStart(start);
+  if (candidates.empty() && !contest.any()) {
+    return over_limit.ok() ? ExplainNoFit(cluster, costs, job, why_not) : NoLayout(over_limit);
+  }
   RefineBest(cluster, costs, job, options, candidates);
   if (job.search == PlanSearch::kBranchAndBound) MapBest(cluster, costs, job, options, candidates);
-  Plan plan;
   plan.candidates = static_cast<int>(candidates.size());
   plan.memory_binds = !why_not.ok() || std::ranges::any_of(candidates, [](const Candidate& c) {
     return SavesMemory(c.layout);
   });
-  Contest contest(cluster, costs, job, options, plan);
   Compete(cluster, candidates, options, contest, plan);
   contest.ImproveAll(options.improvements);
   contest.TryShapes();
@@ -289,7 +291,11 @@ absl::StatusOr<Plan> PlanJob(const Cluster& cluster, const Costs& costs, const J
                              const Options& options) {
   ATOLL_RETURN_IF_ERROR(Validate(cluster));
   const Canonical canonical = MakeCanonical(cluster);
-  absl::StatusOr<Plan> plan = SearchAll(canonical.cluster, costs, job, options);
+  std::vector<int> index(canonical.devices.size());
+  for (size_t d = 0; d < index.size(); ++d) index[canonical.devices[d]] = static_cast<int>(d);
+  Options own = options;
+  for (Layout& start : own.starts) MapDevices(index, start);
+  absl::StatusOr<Plan> plan = SearchAll(canonical.cluster, costs, job, own);
   if (plan.ok()) MapDevices(canonical.devices, plan->layout);
   const std::string constraints = ConstraintsText(job.fixed);
   if (constraints.empty()) return plan;

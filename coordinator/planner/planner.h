@@ -42,6 +42,9 @@ struct Options {
   bool two_stages_per_device = true;  // also try interleaved and V-shaped placements
   ThreadPool* pool = nullptr;         // null: one thread; no plan depends on it
   std::function<bool()> stop;  // polled between candidates, by any thread; ends with what is best
+  // Layouts that compete with all that is found, such as the one that runs: where the job allows
+  // one, the plan is never worse.
+  std::vector<Layout> starts = {};
   // Polled between rounds of more improvements after the search, until it is true; null: there are
   // none. More rounds are never worse.
   std::function<bool()> enough = nullptr;

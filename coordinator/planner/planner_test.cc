@@ -66,6 +66,24 @@ Plan CheckedPlan(const Cluster& cluster, const Costs& costs, const Job& job,
   return *plan;
 }
 
+TEST_CASE("what runs is never better than the plan that replaces it") {
+  const Cluster cluster = MakeCluster({{"a100-80", 8, "a"}, {"h20", 4, "a"}, {"v100", 4, "b"}});
+  const Costs costs = MakeCosts("gpt3-1.3b");
+  const Job job{.global_batch = 48, .micro_batches = {1, 2}};
+  Options options{.simulate = 1, .restarts = 1, .improvements = 0, .two_stages_per_device = false};
+  const double poor_s = CheckedPlan(cluster, costs, job, options).outcome.step_s;
+  const Plan ran = CheckedPlan(cluster, costs, job, {});
+  REQUIRE(ran.outcome.step_s < 0.999 * poor_s);
+  options.starts = {ran.layout};
+  const Plan plan = CheckedPlan(cluster, costs, job, options);
+  CHECK(plan.outcome.step_s <= ran.outcome.step_s * (1 + 1e-9));
+  // Another job does not allow it: another batch, or fewer stages than it has.
+  const Job other{.global_batch = 40, .micro_batches = {1, 2}};
+  CheckedPlan(cluster, costs, other, options);
+  options.starts[0].replicas[0].stages.pop_back();
+  CheckedPlan(cluster, costs, job, options);
+}
+
 TEST_CASE("Any mix of devices gets a valid plan, the same one with any number of threads") {
   const uint64_t seed = GENERATE(range(0, 12));
   INFO("seed " << seed);

@@ -52,14 +52,19 @@ class NetworkBuilder {
     const auto [known, added] =
         links_.try_emplace(entities, static_cast<int>(network_.links.size()));
     if (!added) return known->second;
+    const int a = from.devices[0], b = to.devices[0];
     network_.links.push_back(ToSimLink(sharing_.LinkBetween(from, to)));
     if (const int shared = sharing_.FindLane(from, to); shared >= 0) {
-      const auto [lane, first] = lanes_.try_emplace(shared, network_.lanes);
+      const auto [lane, first] = lane_numbers_.try_emplace(shared, network_.lanes);
       if (first) ++network_.lanes;
+      if (first) lanes_.emplace_back(cluster_.devices[a].site, cluster_.devices[b].site);
       network_.links.back().lane = lane->second;
     }
     return known->second;
   }
+
+  // As Together has them.
+  const std::vector<std::pair<std::string, std::string>>& lanes() const { return lanes_; }
 
  private:
   sim::Link ToSimLink(const Link& plan_link) {
@@ -104,7 +109,8 @@ class NetworkBuilder {
   const LinkSharing& sharing_;
   sim::Network& network_;
   std::map<std::pair<int, int>, int> links_;
-  std::map<int, int> lanes_;  // by what is shared
+  std::map<int, int> lane_numbers_;  // by what is shared
+  std::vector<std::pair<std::string, std::string>> lanes_;
   std::map<int, int> trunks_;
 };
 
@@ -198,6 +204,7 @@ void LinkSharing::Count(const Layout& layout) {
 
 void LinkSharing::SetAlone() {
   for (SharedLink& shared_link : links_) shared_link.replicas = 1;
+  trunks_.clear();
 }
 
 int LinkSharing::Find(const Stage& from, const Stage& to) const {
@@ -346,7 +353,9 @@ namespace {
 class TogetherBuilder {
  public:
   TogetherBuilder(const Cluster& cluster, const Layout& layout)
-      : cluster_(cluster), layout_(layout), sharing_(cluster, layout) {
+      : layout_(layout),
+        sharing_(cluster, layout),
+        network_(cluster, sharing_, together_.problem.network) {
     sharing_.SetAlone();  // messages are in order
   }
 
@@ -356,30 +365,15 @@ class TogetherBuilder {
     all.fixed_slots = alone.fixed_slots;
     const auto chunks = static_cast<int>(all.chunks.size());
     const auto devices = static_cast<int>(all.devices.size());
-    const auto links = static_cast<int>(all.network.links.size());
-    const auto trunks = static_cast<int>(all.network.trunks.size());
     all.devices.insert(all.devices.end(), alone.devices.begin(), alone.devices.end());
-    all.network.trunks.insert(all.network.trunks.end(), alone.network.trunks.begin(),
-                              alone.network.trunks.end());
-    for (sim::Link link : alone.network.links) {
-      link.lane = -1;
-      for (sim::Edge& edge : link.edges) {
-        for (int& trunk : edge.trunks) trunk += trunks;
-      }
-      all.network.links.push_back(std::move(link));
-    }
-    together_.devices.resize(all.devices.size());
-    together_.link_ends.resize(all.network.links.size());
     const std::vector<Stage>& stages = layout_.replicas[r].stages;
     for (size_t s = 0; s < alone.chunks.size(); ++s) {
       sim::Chunk& chunk = all.chunks.emplace_back(alone.chunks[s]);
       chunk.device += devices;
-      together_.devices[chunk.device] = stages[s].devices;
       if (chunk.forward_link == sim::kNoLink) continue;
-      chunk.forward_link += links;
-      chunk.backward_link += links;
-      ShareLink(stages[s], stages[s + 1], chunk.forward_link);
-      ShareLink(stages[s + 1], stages[s], chunk.backward_link);
+      const int next = alone.chunks[s + 1].device + devices;
+      chunk.forward_link = network_.LinkBetween({chunk.device, next}, stages[s], stages[s + 1]);
+      chunk.backward_link = network_.LinkBetween({next, chunk.device}, stages[s + 1], stages[s]);
     }
     all.pipelines.push_back(
         {chunks, static_cast<int>(alone.chunks.size()), alone.pipelines[0].micro_batches, r});
@@ -389,32 +383,16 @@ class TogetherBuilder {
     }
   }
 
-  Together Take() { return std::move(together_); }
-
- private:
-  // The link, once, at its own bandwidth and on its lane.
-  void ShareLink(const Stage& from, const Stage& to, int link) {
-    together_.link_ends[link] = {from.devices[0], to.devices[0]};
-    sim::Link& shared = together_.problem.network.links[link];
-    const int number = sharing_.FindLane(from, to);
-    if (shared.lane >= 0 || number < 0) return;
-    const auto [lane, added] = lane_of_.try_emplace(number, lane_of_.size());
-    if (added) {
-      ++together_.problem.network.lanes;
-      const auto site = [&](const Stage& stage) { return cluster_.devices[stage.devices[0]].site; };
-      together_.lanes.emplace_back(site(from), site(to));
-    }
-    shared.lane = static_cast<int>(lane->second);
-    const Link plan_link = sharing_.LinkBetween(from, to);
-    shared.edges[0].bytes_per_s =
-        plan_link.edges.empty() ? plan_link.bytes_per_s : plan_link.edges[0].bytes_per_s;
+  Together Take() {
+    together_.lanes = network_.lanes();
+    return std::move(together_);
   }
 
-  const Cluster& cluster_;
+ private:
   const Layout& layout_;
   LinkSharing sharing_;
-  std::map<int, size_t> lane_of_;  // by what is shared
   Together together_;
+  NetworkBuilder network_;
 };
 
 }  // namespace

@@ -92,8 +92,6 @@ struct Together {
   // the other's.
   sim::Problem problem;
   sim::Schedule schedule;
-  std::vector<std::vector<int>> devices;       // of each entity: the cluster's, by rank
-  std::vector<std::pair<int, int>> link_ends;  // of each link: the cluster's devices of rank 0
   // Between which sites each of the network's lanes is; of one site: a node's card.
   std::vector<std::pair<std::string, std::string>> lanes;
 };

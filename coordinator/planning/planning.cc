@@ -89,6 +89,10 @@ absl::StatusOr<FoundPlan> Search(const PlanRequest& request, const PlanningInput
   options.stop = request.stop;
   options.enough = request.enough;
   if (request.improvements) options.improvements = *request.improvements;
+  IslandPlan ran;
+  ran.replicas = request.ran;
+  auto ran_layout = LayoutFromIslandPlan(input.cluster, input.costs, ran);
+  if (ran_layout.ok()) options.starts.push_back(*std::move(ran_layout));
   FoundPlan found;
   ATOLL_ASSIGN_OR_RETURN(found.plan, plan::PlanJob(input.cluster, input.costs, input.job, options));
   // A change now is not taken where it would go over a limit of traffic.

@@ -10,14 +10,11 @@
 #include "common/status.h"
 #include "coordinator/plan_io/island_plan_conversion.h"
 #include "coordinator/plan_io/timeline.h"
-#include "coordinator/planner/gradient_sync.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/replica_problem.h"
 
 namespace atl {
 namespace {
-
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 // Between workers, in both directions, as the plan's messages find them.
 void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
@@ -38,24 +35,18 @@ void AddLinks(const plan::Cluster& cluster, const plan::Layout& layout,
   }
 }
 
-// The ends of what follows a device's operations: its stages' all-reduces, all commit votes, the
-// optimizer.
-struct Ends {
-  std::vector<double> synced_s;              // per stage
-  std::vector<double> known_s, optimizer_s;  // per entity
-};
-
-void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device,
-             StepTrace* trace) {
+// The ends of what follows the operations of replica `r`.
+void AddEnds(const plan::Replica& replica, const plan::StepEnds& ends, size_t r,
+             size_t first_device, StepTrace* trace) {
   const std::vector<int> stage_entities = plan::MapStagesToEntities(replica);
   size_t index = first_device;
-  for (int entity = 0; entity < static_cast<int>(ends.known_s.size()); ++entity) {
+  for (int entity = 0; entity < static_cast<int>(ends.known_s[r].size()); ++entity) {
     double synced_s = 0;
     int32_t first_stage = -1;
     for (size_t s = 0; s < stage_entities.size(); ++s) {
       if (stage_entities[s] != entity) continue;
       if (first_stage < 0) first_stage = static_cast<int32_t>(s);
-      synced_s = std::max(synced_s, ends.synced_s[s]);
+      synced_s = std::max(synced_s, ends.synced_s[r][s]);
     }
     for (size_t rank = 0; rank < replica.stages[first_stage].devices.size(); ++rank) {
       TraceDevice& device = trace->devices[index++];
@@ -74,40 +65,12 @@ void AddEnds(const plan::Replica& replica, const Ends& ends, size_t first_device
         device.spans.push_back(span);
       };
       add(TraceKind::kSyncWait, 0, std::llround(synced_s * 1e9));
-      add(TraceKind::kCommit, 0, std::llround(ends.known_s[entity] * 1e9));
+      add(TraceKind::kCommit, 0, std::llround(ends.known_s[r][entity] * 1e9));
       add(TraceKind::kOptimizer, first_stage,
-          device.end_ns + std::llround(ends.optimizer_s[entity] * 1e9));
+          device.end_ns + std::llround(ends.optimizer_s[r][entity] * 1e9));
       trace->step_ns = std::max(trace->step_ns, device.end_ns);
     }
   }
-}
-
-// Per entity of a replica.
-std::vector<double> OptimizerSeconds(const plan::Outcome& outcome, int replica) {
-  std::vector<double> seconds;
-  for (const plan::ReplicaOutcome& kind : outcome.kinds) {
-    if (std::count(kind.replicas.begin(), kind.replicas.end(), replica) == 0) continue;
-    for (const sim::Nanos ns : kind.optimizer_ns) seconds.push_back(Seconds(ns));
-  }
-  return seconds;
-}
-
-// By replica, per stage: when its last gradients are there.
-plan::StageTimes ComputeGradientTimes(const sim::Problem& problem, const sim::Result& played) {
-  plan::StageTimes done_s(problem.pipelines.size());
-  const std::vector<int> pipeline_of = sim::MapChunksToPipelines(problem);
-  for (size_t p = 0; p < done_s.size(); ++p) {
-    done_s[p].resize(static_cast<size_t>(problem.pipelines[p].chunk_count));
-  }
-  for (const std::vector<sim::OpSpan>& spans : played.timeline) {
-    for (const sim::OpSpan& span : spans) {
-      if (span.op.kind == sim::OpKind::kOptimizer) continue;
-      const int pipeline = pipeline_of[span.op.chunk];
-      double& done = done_s[pipeline][span.op.chunk - problem.pipelines[pipeline].first_chunk];
-      done = std::max(done, Seconds(span.end_ns));
-    }
-  }
-  return done_s;
 }
 
 // A plan's step by its own programs.
@@ -144,9 +107,6 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
   const plan::Layout& layout = step.layout;
   const plan::Together all = plan::PutTogether(cluster, layout, step.outcome);
   const sim::Result result = sim::SimulateUnchecked(all.problem, all.schedule, {.record = true});
-  const plan::StageTimes synced_s = plan::SynchroniseGradients(
-      cluster, step.input.costs, layout, ComputeGradientTimes(all.problem, result));
-  const plan::StageTimes known_s = plan::KnownSeconds(cluster, layout, synced_s);
   const DeviceNames names = [&](const plan::Stage& stage) {
     std::vector<std::string> ids;
     for (const int d : stage.devices) ids.push_back(cluster.devices[d].id);
@@ -159,8 +119,7 @@ absl::StatusOr<StepTrace> PredictStep(const PlanRequest& request, const IslandPl
     const size_t first_device = trace.devices.size();
     const int index = static_cast<int>(r);
     AddReplica(layout.replicas[r], index, all.problem, index, result, names, &trace);
-    AddEnds(layout.replicas[r], {synced_s[r], known_s[r], OptimizerSeconds(step.outcome, index)},
-            first_device, &trace);
+    AddEnds(layout.replicas[r], step.outcome.ends, r, first_device, &trace);
   }
   plan::LinkSharing sharing(cluster, layout);
   sharing.SetAlone();  // in send order

@@ -38,11 +38,8 @@ void FillParts(const StageCosts& costs, int first, int last, int parts, double b
   }
 }
 
-// One group's part of T for layers [first, last): what it does itself, and what passing through it
-// adds to all that follow.
-struct GroupTimes {
-  double own_s = INFINITY;  // until its last member has done m micro-batches
-  double pass_s = 0;
+// One group's part of T for layers [first, last).
+struct GroupTimes : PartTimes {
   double state_bytes = 0;
   double stash_bytes = 0;
 };
@@ -79,7 +76,8 @@ class Times {
       : problem_(problem),
         groups_(problem.groups.size()),
         layers_(CountLayers(problem)),
-        known_(groups_ * layers_ * (layers_ + 1)) {}
+        known_(groups_ * layers_ * (layers_ + 1)),
+        end_(problem) {}
 
   const GroupTimes& Of(int g, int first, int last) const {
     std::optional<GroupTimes>& times =
@@ -88,30 +86,13 @@ class Times {
     return *times;
   }
 
-  // T of a pipeline that begins with a group on layers that end at `cut`, which take `times`,
-  // before one that begins with `next` and takes `rest_s`.
-  double Prepend(const GroupTimes& times, int group, int next, int cut, double rest_s) const {
-    const Link& link = problem_.links[group][next];
-    const double bytes = problem_.out_bytes[cut - 1];
-    const double transfer_s =
-        link.edges.empty() ? link.Seconds(bytes) : SplitSeconds(link, group, next, cut);
-    return std::max(times.own_s,
-                    times.pass_s + 2 * transfer_s +
-                        std::max(rest_s, problem_.micro_batches * link.SerialSeconds(bytes)));
-  }
+  const PipelineEnd& end() const { return end_; }
 
  private:
-  double SplitSeconds(const Link& link, int group, int next, int cut) const {
-    if (split_s_.empty()) split_s_.assign(groups_ * groups_ * layers_, -1);
-    double& seconds = split_s_[(static_cast<size_t>(group) * groups_ + next) * layers_ + (cut - 1)];
-    if (seconds < 0) seconds = link.Seconds(problem_.out_bytes[cut - 1]);
-    return seconds;
-  }
-
   const OrderProblem& problem_;
   const size_t groups_, layers_;
   mutable std::vector<std::optional<GroupTimes>> known_;
-  mutable std::vector<double> split_s_;  // of transfers over several edges; below 0: not known
+  const PipelineEnd end_;
 };
 
 // How far the group's members together are from holding this, as a share of their memory; at most 0
@@ -138,7 +119,8 @@ Merit Evaluate(const OrderProblem& problem, const Times& table, const GroupOrder
     const GroupTimes& times = table.Of(g, order.cuts[i], order.cuts[i + 1]);
     stages += problem.groups[g].members;
     lacks = std::max(lacks, Lacks(problem, g, times, stages));
-    seconds = next < 0 ? times.own_s : table.Prepend(times, g, next, order.cuts[i + 1], seconds);
+    seconds =
+        next < 0 ? times.own_s : table.end().Prepend(times, g, next, order.cuts[i + 1], seconds);
     next = g;
     if (Merit(lacks, seconds) > limit) break;  // neither falls
   }
@@ -283,6 +265,25 @@ class Beam {
 };
 
 }  // namespace
+
+double PipelineEnd::Prepend(const PartTimes& times, int group, int next, int cut,
+                            double rest_s) const {
+  const Link& link = problem_.links[group][next];
+  const double bytes = problem_.out_bytes[cut - 1];
+  const double transfer_s =
+      link.edges.empty() ? link.Seconds(bytes) : SplitSeconds(link, group, next, cut);
+  return std::max(times.own_s,
+                  times.pass_s + 2 * transfer_s +
+                      std::max(rest_s, problem_.micro_batches * link.SerialSeconds(bytes)));
+}
+
+double PipelineEnd::SplitSeconds(const Link& link, int group, int next, int cut) const {
+  const size_t groups = problem_.groups.size();
+  if (split_s_.empty()) split_s_.assign(groups * groups * layers_, -1);
+  double& seconds = split_s_[(static_cast<size_t>(group) * groups + next) * layers_ + (cut - 1)];
+  if (seconds < 0) seconds = link.Seconds(problem_.out_bytes[cut - 1]);
+  return seconds;
+}
 
 std::vector<int> SplitEvenly(const StageCosts& costs, int first, int last, int parts) {
   if (parts == 1) return {first, last};

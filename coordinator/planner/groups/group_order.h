@@ -10,6 +10,8 @@
 #ifndef ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
 #define ATOLL_COORDINATOR_PLANNER_GROUPS_GROUP_ORDER_H_
 
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -31,12 +33,37 @@ struct OrderProblem {
   int micro_batches = 1;
 };
 
-// Groups in the order of the pipeline; cuts[i] to cuts[i + 1] are the layers of groups[i]. Groups
-// that are better left idle are missing.
+// Groups, or single members of them, in the order of the pipeline; cuts[i] to cuts[i + 1] are the
+// layers of groups[i]. What is better left idle is missing.
 struct GroupOrder {
   std::vector<int> groups;
   std::vector<int> cuts;
-  double seconds = 0;
+  double seconds = 0;  // T
+  int64_t nodes = 0;   // that branch and bound has expanded
+};
+
+// One part of T: what a group does itself, and what passing through it adds to all that follow.
+struct PartTimes {
+  double own_s = INFINITY;
+  double pass_s = INFINITY;
+};
+
+// T of ever longer ends of a pipeline. REQUIRES: the problem outlives it and does not change.
+class PipelineEnd {
+ public:
+  explicit PipelineEnd(const OrderProblem& problem)
+      : problem_(problem), layers_(problem.out_bytes.size()) {}
+
+  // T of a pipeline that begins with a group on layers that end at `cut`, which take `times`,
+  // before one that begins with `next` and takes `rest_s`.
+  double Prepend(const PartTimes& times, int group, int next, int cut, double rest_s) const;
+
+ private:
+  double SplitSeconds(const Link& link, int group, int next, int cut) const;
+
+  const OrderProblem& problem_;
+  const size_t layers_;
+  mutable std::vector<double> split_s_;  // of transfers over several edges; below 0: not known
 };
 
 // T of an order. Infinite where a group's members together cannot hold their layers with the

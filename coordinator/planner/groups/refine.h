@@ -28,18 +28,18 @@ void Refine(const Cluster& cluster, const Costs& costs, const Job& job,
 absl::Status BringInLeader(const Cluster& cluster, const Costs& costs,
                            const std::vector<EntityPool>& pools, Candidate& candidate);
 
-struct MappedLayout {
-  Layout layout;
-  int64_t nodes = 0;  // of all searches
-};
+// Every replica's own devices in another order, with other cuts; some may be left idle. Replicas
+// that are alike are searched once. Nothing for layouts that are not plainly placed.
 
-// Every replica's own devices in the best order, with the best cuts; some may be left idle.
-// options.max_nodes is of all searches together.
-// Replicas that are alike are searched once. Where memory does not allow 1F1B's micro-batches in
-// flight, half as many, and so on. Nothing for layouts that are not plainly placed, or where no
-// mapping was found.
-std::optional<MappedLayout> Mapped(const Cluster& cluster, const Costs& costs, const Layout& layout,
-                                   const MappingOptions& options);
+// In the order that SpanTrain's search (OrderByBeam) likes best, of groups of equal devices.
+// Nothing if there is but one group, or if nothing changes.
+std::optional<Layout> Reordered(const Cluster& cluster, const Costs& costs, const Layout& layout);
+
+// By branch and bound (MapStages). Where memory does not allow 1F1B's micro-batches in flight, half
+// as many, and so on. options.max_nodes is of all searches together. Nothing where no mapping was
+// found.
+std::optional<Layout> Mapped(const Cluster& cluster, const Costs& costs, const Layout& layout,
+                             const MappingOptions& options);
 
 }  // namespace atl::plan
 

@@ -16,18 +16,13 @@ namespace {
 constexpr int64_t kBatch = 32;      // nodes expanded at once; the result depends on it
 constexpr double kSame = 1 - 1e-9;  // of the best time: what is nearer is no gain
 
-// One stage's part of T.
-struct MappedStageTimes {
-  double own_s = INFINITY;
-  double pass_s = INFINITY;
-};
-
 // The times of all groups, and the least that any mapping takes of anything.
 class Table {
  public:
   Table(const OrderProblem& problem, const MappingOptions& options)
       : problem_(problem),
         options_(options),
+        end_(problem),
         groups_(static_cast<int>(problem.groups.size())),
         layers_(problem.groups[0].costs->layers()) {
     const StageCosts& first = *problem.groups[0].costs;
@@ -49,7 +44,7 @@ class Table {
   const OrderProblem& problem() const { return problem_; }
 
   // A stage with so many stages from itself to the end.
-  MappedStageTimes Of(int g, int first, int last, int stages) const {
+  PartTimes Of(int g, int first, int last, int stages) const {
     const OrderGroup& group = problem_.groups[g];
     const int in_flight = std::min({problem_.micro_batches, stages, options_.in_flight});
     const std::optional<Saving> saving =
@@ -60,14 +55,7 @@ class Table {
     return {problem_.micro_batches * (pass_s + times.weight_s), pass_s};
   }
 
-  // T with such a stage before a pipeline that begins with `next` at layer `cut` and takes rest_s.
-  double Prepend(const MappedStageTimes& times, int g, int next, int cut, double rest_s) const {
-    const Link& link = problem_.links[g][next];
-    const double bytes = problem_.out_bytes[cut - 1];
-    return std::max(times.own_s,
-                    times.pass_s + 2 * link.Seconds(bytes) +
-                        std::max(rest_s, problem_.micro_batches * link.SerialSeconds(bytes)));
-  }
+  const PipelineEnd& end() const { return end_; }
 
   double pass_s(int layers) const { return pass_s_[layers]; }  // through the first so many
   double work_s(int layers) const { return problem_.micro_batches * work_s_[layers]; }
@@ -103,6 +91,7 @@ class Table {
 
   const OrderProblem& problem_;
   const MappingOptions& options_;
+  const PipelineEnd end_;
   const int groups_, layers_;
   std::vector<double> work_s_;  // of one micro-batch on group 0
   std::vector<double> pass_s_;
@@ -135,12 +124,12 @@ class Expander {
     for (int g = 0; g < table_.groups(); ++g) {
       if (Left(node, g) == 0) continue;
       for (int first = node.first_layer - 1; first >= 0; --first) {
-        const MappedStageTimes times = table_.Of(g, first, node.first_layer, node.stages + 1);
+        const PartTimes times = table_.Of(g, first, node.first_layer, node.stages + 1);
         if (times.own_s >= limit_s) break;  // more layers take longer
         Node child{index, first, static_cast<int16_t>(g), static_cast<int16_t>(node.stages + 1)};
-        child.seconds = node.group < 0
-                            ? times.own_s
-                            : table_.Prepend(times, g, node.group, node.first_layer, node.seconds);
+        child.seconds = node.group < 0 ? times.own_s
+                                       : table_.end().Prepend(times, g, node.group,
+                                                              node.first_layer, node.seconds);
         if (child.seconds >= limit_s) continue;
         child.used = node.used;
         ++child.used[static_cast<size_t>(g)];
@@ -171,7 +160,8 @@ class Expander {
       memory_bytes += 1.0 * left * static_cast<double>(table_.problem().groups[g].memory_bytes);
       total_capacity += int64_t{left} * capacity[g];
       if (node.group >= 0) {
-        link_s = std::min(link_s, table_.Prepend({0, 0}, g, node.group, layers, node.seconds));
+        link_s =
+            std::min(link_s, table_.end().Prepend({0, 0}, g, node.group, layers, node.seconds));
       }
     }
     if (any < 0 || total_capacity < layers - 1 || table_.state_bytes(any, layers) > memory_bytes) {
@@ -194,7 +184,7 @@ class Expander {
 // Nodes, which of them are open, and the best pipeline so far.
 class Tree {
  public:
-  Tree(const Table& table, const StageMapping* known) : table_(table) {
+  Tree(const Table& table, const GroupOrder* known) : table_(table) {
     best_.seconds = INFINITY;
     if (known != nullptr) best_ = *known;
     Node root;
@@ -203,7 +193,7 @@ class Tree {
     Open(std::move(root));
   }
 
-  StageMapping& best() { return best_; }
+  GroupOrder& best() { return best_; }
   double limit_s() const { return best_.seconds * kSame; }
   const Node& at(int index) const { return nodes_[index]; }
 
@@ -269,7 +259,7 @@ class Tree {
   }
 
   const Table& table_;
-  StageMapping best_;
+  GroupOrder best_;
   std::vector<Node> nodes_;
   std::vector<Queue> open_;  // by number of stages
   size_t level_ = 0;
@@ -278,23 +268,23 @@ class Tree {
 
 }  // namespace
 
-double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
+double MappingSeconds(const OrderProblem& problem, const GroupOrder& mapping,
                       const MappingOptions& options) {
   const Table table(problem, options);
   double seconds = 0;
   const int stages = static_cast<int>(mapping.groups.size());
   for (int s = stages; s-- > 0;) {
     const int g = mapping.groups[s];
-    const MappedStageTimes times = table.Of(g, mapping.cuts[s], mapping.cuts[s + 1], stages - s);
-    seconds = s + 1 == stages
-                  ? times.own_s
-                  : table.Prepend(times, g, mapping.groups[s + 1], mapping.cuts[s + 1], seconds);
+    const PartTimes times = table.Of(g, mapping.cuts[s], mapping.cuts[s + 1], stages - s);
+    seconds = s + 1 == stages ? times.own_s
+                              : table.end().Prepend(times, g, mapping.groups[s + 1],
+                                                    mapping.cuts[s + 1], seconds);
   }
   return seconds;
 }
 
-std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
-                                      const MappingOptions& options) {
+std::optional<GroupOrder> MapStages(const OrderProblem& problem, const GroupOrder* known,
+                                    const MappingOptions& options) {
   ATOLL_CHECK(!problem.groups.empty());
   for (const OrderGroup& group : problem.groups) ATOLL_CHECK(group.members <= 255);
   const Table table(problem, options);
@@ -313,7 +303,7 @@ std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMa
     }
     for (Node& child : children) tree.Add(std::move(child));
   }
-  StageMapping& best = tree.best();
+  GroupOrder& best = tree.best();
   if (best.groups.empty()) return std::nullopt;
   best.nodes = nodes;
   return best;

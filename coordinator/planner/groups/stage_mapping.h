@@ -27,14 +27,6 @@
 
 namespace atl::plan {
 
-// Stage i is a member of groups[i] with layers cuts[i] to cuts[i + 1].
-struct StageMapping {
-  std::vector<int> groups;
-  std::vector<int> cuts;
-  double seconds = 0;  // T
-  int64_t nodes = 0;   // expanded
-};
-
 struct MappingOptions {
   int64_t max_nodes = 2'000;   // expanded at most
   int stages = 0;              // of the pipeline; 0: any number
@@ -42,14 +34,15 @@ struct MappingOptions {
   std::function<bool()> stop;  // polled between batches; true ends the search
 };
 
-// T of a mapping; infinite where a stage does not hold its layers.
-double MappingSeconds(const OrderProblem& problem, const StageMapping& mapping,
+// T of a mapping, of which stage i is a member of groups[i]; infinite where a stage does not hold
+// its layers.
+double MappingSeconds(const OrderProblem& problem, const GroupOrder& mapping,
                       const MappingOptions& options);
 
 // Never worse than `known`, if that is given. Nothing: no mapping was found.
 // REQUIRES: at most 255 members a group.
-std::optional<StageMapping> MapStages(const OrderProblem& problem, const StageMapping* known,
-                                      const MappingOptions& options);
+std::optional<GroupOrder> MapStages(const OrderProblem& problem, const GroupOrder* known,
+                                    const MappingOptions& options);
 
 }  // namespace atl::plan
 

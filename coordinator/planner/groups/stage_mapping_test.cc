@@ -46,7 +46,7 @@ class BruteForce {
   const int layers_;
   const MappingOptions& options_;
   std::vector<int> left_;
-  StageMapping mapping_;
+  GroupOrder mapping_;
   double best_s_ = INFINITY;
 };
 
