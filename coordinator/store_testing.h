@@ -86,9 +86,9 @@ inline std::vector<StoreRecord> OneOfEach() {
   island.steps_interrupted = 15;
   island.outcome = ContributionOutcome{id, 5, true, true, "fine"};
   DecisionRecord decision{
-      "lm-1", 3,      2,           1,  {{id, "w1", 64, 512, 2.5, 1.5, .5, 3, .9, .8, true, "ok"}},
-      {id},   {1.25}, 1.5,         .7, 512,
-      1024,   1,      "all are in"};
+      "lm-1", 3,      2,   1,           {{id, "w1", 64, 512, 2.5, 1.5, .5, 3, .9, .8, true, "ok"}},
+      {id},   {1.25}, 1.5, .7,          512,
+      1024,   7.5,    1,   "all are in"};
   return {
       EpochRecord{7},
       MemberRecord{MemberKind::kServer, "p1", 3, "", ""},

@@ -1,7 +1,7 @@
 #include "common/protocol/wire.h"
 
-#include "absl/strings/ascii.h"
 #include "common/protocol/outer_optimizer.h"
+#include "common/protocol/wire_limits.h"
 #include "common/status.h"
 #include "proto/control.fields.h"
 
@@ -63,8 +63,6 @@ absl::Status Encode(const StepTrace& trace, v1::StepTrace* wire) { return Encode
 absl::Status Encode(const JobDefinition& definition, v1::JobDefinition* wire) {
   return EncodeInto(definition, wire);
 }
-absl::Status Encode(const JobImage& image, v1::JobImage* wire) { return EncodeInto(image, wire); }
-absl::Status Encode(const RoundStep& step, v1::RoundStep* wire) { return EncodeInto(step, wire); }
 
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire) {
   return DecodeEnvelope<FromWorker>(wire->worker(), wire);
@@ -78,8 +76,6 @@ absl::StatusOr<FromServer> Decode(v1::FromServer* wire) {
 absl::StatusOr<JobDefinition> Decode(v1::JobDefinition* wire) {
   return DecodeFrom<JobDefinition>(wire);
 }
-absl::StatusOr<JobImage> Decode(v1::JobImage* wire) { return DecodeFrom<JobImage>(wire); }
-absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire) { return DecodeFrom<RoundStep>(wire); }
 absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
   return DecodeEnvelope<ToServer>(wire->server(), wire);
 }
@@ -126,11 +122,7 @@ absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire) { return DecodeFrom<StepTrace>(wire); }
 
 absl::Status CheckNodeName(absl::string_view name) {
-  bool good = !name.empty() && name.size() <= 63 && name[0] != '-' && name[0] != '.';
-  for (const char c : name) {
-    good = good && (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.');
-  }
-  if (good) return absl::OkStatus();
+  if (IsNodeName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "name \"", name.substr(0, 80),
       "\": must be at most 63 letters, digits, '-', '_' and '.', and not begin with '-' or '.'"));

@@ -21,9 +21,7 @@ class DeviceProfile;
 class FromServer;
 class FromWorker;
 class JobDefinition;
-class JobImage;
 class JobSpec;
-class RoundStep;
 class StepTrace;
 class ToServer;
 class ToWorker;
@@ -39,8 +37,6 @@ absl::Status Encode(const JobSpec& spec, v1::JobSpec* wire);
 absl::Status Encode(const DeviceProfile& profile, v1::DeviceProfile* wire);
 absl::Status Encode(const StepTrace& trace, v1::StepTrace* wire);
 absl::Status Encode(const JobDefinition& definition, v1::JobDefinition* wire);
-absl::Status Encode(const JobImage& image, v1::JobImage* wire);
-absl::Status Encode(const RoundStep& step, v1::RoundStep* wire);
 
 // May take parts out of `wire`.
 absl::StatusOr<FromWorker> Decode(v1::FromWorker* wire);
@@ -54,10 +50,8 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire);
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire);
 absl::StatusOr<StepTrace> Decode(v1::StepTrace* wire);
 absl::StatusOr<JobDefinition> Decode(v1::JobDefinition* wire);
-absl::StatusOr<JobImage> Decode(v1::JobImage* wire);
-absl::StatusOr<RoundStep> Decode(v1::RoundStep* wire);
 
-// A daemon's name: [a-z0-9][a-z0-9-]{0,62}.
+// OK if IsNodeName.
 absl::Status CheckNodeName(absl::string_view name);
 
 }  // namespace atl

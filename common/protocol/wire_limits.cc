@@ -1,17 +1,27 @@
 #include "common/protocol/wire_limits.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/protocol/position_range.h"
 #include "proto/control.pb.h"
 
 namespace atl {
+namespace {
+
+bool IsNodeLetter(char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; }
+
+}  // namespace
+
+bool IsNodeName(absl::string_view name) {
+  return !name.empty() && name.size() <= 63 && name[0] != '-' && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), IsNodeLetter);
+}
 
 bool IsDeviceName(absl::string_view name) {
-  if (name.empty() || name.size() > 80) return false;
-  for (const char c : name) {
-    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '/')) return false;
-  }
-  return true;
+  return !name.empty() && name.size() <= 80 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](char c) { return IsNodeLetter(c) || c == '/'; });
 }
 
 std::string FaultIn(const v1::DeviceProgram& m) {

@@ -279,6 +279,15 @@ TEST_CASE("a plan that is too large or names no member is refused before memory 
   REQUIRE(Fault(wire) == "message: a plan of 4194305 operations");
 }
 
+TEST_CASE("members_of_a_plan_have_any_name_that_a_worker_may_have") {
+  v1::ToWorker wire = OrderWithPlan();
+  wire.set_worker("GPU_1.example.com");
+  auto* plan = wire.mutable_member_order()->mutable_plan();
+  plan->add_members()->set_worker("GPU_1.example.com");
+  plan->add_replicas()->add_stages()->add_devices("GPU_1.example.com/0");
+  REQUIRE(Decode(&wire).ok());
+}
+
 v1::FromWorker Traced() {
   v1::FromWorker wire = Envelope();
   auto* device = wire.mutable_step_traced()->mutable_trace()->add_devices();

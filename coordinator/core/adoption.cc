@@ -1,6 +1,7 @@
 #include "coordinator/core/adoption.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -29,6 +30,7 @@ DecisionRecord DecisionFrom(const JobId& job, const CommitRound& newest) {
   decision.step = newest.step;
   decision.tokens = newest.image.tokens;
   decision.tokens_committed_after = newest.image.tokens_committed;
+  decision.optimizer_steps = newest.image.optimizer_steps;
   decision.closed_because = "rebuilt from the parameter servers' logs";
   for (const RoundTerm& term : newest.terms) {
     DecisionParticipant p;
@@ -162,6 +164,8 @@ void TakeNewest(Job& job, const WholeJob& whole) {
   progress.tokens_committed = image.tokens_committed - (whole.ended ? 0 : image.tokens);
   progress.round = image.round;
   progress.averaged_version = image.averaged_version;
+  progress.averaged_steps = image.averaged_steps;
+  progress.optimizer_steps = image.optimizer_steps;
   progress.rounds_since = progress.steps_since = progress.masked_since = 0;
   progress.loss_since = 0;
   progress.steps_between_pushes = 0;
@@ -305,8 +309,11 @@ JobImage BuildJobImage(const Job& job, const DecisionRecord& decision) {
   image.validated_version = job.progress.validated_version;
   image.validation_loss = job.progress.validation_loss;
   image.first_validation_loss = job.progress.first_validation_loss;
-  image.averaged_version =
-      decision.step.averages_moments ? decision.version : job.progress.averaged_version;
+  const bool averages = decision.step.averages_moments;
+  image.averaged_version = averages ? decision.version : job.progress.averaged_version;
+  image.optimizer_steps = decision.optimizer_steps;
+  image.averaged_steps =
+      averages ? std::llround(image.optimizer_steps) : job.progress.averaged_steps;
   for (const auto& [id, island] : job.islands) {
     IslandAccount account{
         id, island.worker, island.rounds_accepted, island.rounds_rejected, island.tokens_committed,

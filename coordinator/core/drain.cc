@@ -153,8 +153,9 @@ absl::Status SetDraining(State& s, const std::string& name, bool drain) {
 }
 
 bool AdvanceDrains(State& s, Job& job) {
-  if (!job.active() || job.stale()) return false;
+  if (!job.active()) return false;
   bool changed = ReleaseCalled(s, job);
+  if (job.stale()) return changed;
   for (const NodeId& name : s.drained_workers) {
     const State::Assignment assignment = s.FindAssignment(name);
     const Worker& worker = *s.FindWorker(name);

@@ -346,7 +346,9 @@ bool AdvanceJob(State& s, Job& job) {
 
 Instant NextJobDeadline(const State& s, const Job& job) {
   // No window of a stale job closes, and no validation ends, until the job is known whole.
-  if (job.stale()) return std::min(NextServerRetry(s, job), NextSiteJobDeadline(s, job));
+  if (job.stale()) {
+    return std::min({NextServerRetry(s, job), NextSiteJobDeadline(s, job), NextCallDeadline(job)});
+  }
   Instant next =
       std::min({NextServerRetry(s, job), NextPlanDeadline(s, job), NextMoveDeadline(s, job),
                 NextFailoverDeadline(s, job), NextSiteJobDeadline(s, job),

@@ -298,7 +298,7 @@ Member* Sender(State& s, const MemberId& key, Incarnation incarnation) {
 }
 
 // A leader's heartbeats show whether its island makes progress, so they stay frequent.
-Duration ComputeHeartbeatInterval(State& s, const Worker& worker) {
+Duration ComputeHeartbeatInterval(const State& s, const Worker& worker) {
   if (s.FindAssignment(worker).leads) return s.options.heartbeat_interval;
   const int64_t per_second = s.options.heartbeats_per_second_max;
   return std::max<Duration>(s.options.heartbeat_interval,

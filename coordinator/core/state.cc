@@ -109,16 +109,16 @@ State::AssignmentIn<J> AssignmentAt(J& job, IslandId id, const NodeId& worker, s
   return {&job, id, found->second.worker == worker};
 }
 
-template <class J, class S>
-State::AssignmentIn<J> FindAssignmentIn(S& s, const Worker& worker) {
+// `find(number)`: hands the job out.
+template <class J, class S, class Find>
+State::AssignmentIn<J> FindAssignmentIn(S& s, const Worker& worker, Find find) {
   const NodeId& name = worker.record.name;
   const NotedAssignment& noted = worker.assigned;
   // It may have ended long ago: that opens it not.
   const Job* const known = noted.job == 0 ? nullptr : std::as_const(s.jobs).Find(noted.job);
   if (known != nullptr && known->active()) {
     // Another job may have the number of one that is removed.
-    const auto assignment =
-        AssignmentAt(*s.jobs.Find(noted.job), noted.island, name, noted.follower);
+    const auto assignment = AssignmentAt(*find(noted.job), noted.island, name, noted.follower);
     if (assignment.job != nullptr) return assignment;
   }
   // Since assignments were indexed, at the end of the Step before.
@@ -138,10 +138,14 @@ State::AssignmentIn<J> FindAssignmentIn(S& s, const Worker& worker) {
 }  // namespace
 
 State::Assignment State::FindAssignment(const Worker& worker) {
-  return FindAssignmentIn<Job>(*this, worker);
+  return FindAssignmentIn<Job>(*this, worker, [&](int64_t number) { return jobs.Find(number); });
+}
+State::Assignment State::PeekAssignment(const Worker& worker) {
+  return FindAssignmentIn<Job>(*this, worker, [&](int64_t number) { return jobs.Peek(number); });
 }
 State::AssignmentIn<const Job> State::FindAssignment(const Worker& worker) const {
-  return FindAssignmentIn<const Job>(*this, worker);
+  return FindAssignmentIn<const Job>(*this, worker,
+                                     [&](int64_t number) { return jobs.Find(number); });
 }
 State::Assignment State::FindAssignment(const NodeId& worker) {
   const Worker* found = FindWorker(worker);

@@ -395,6 +395,7 @@ struct State {
   using Assignment = AssignmentIn<Job>;
   Assignment FindAssignment(const Worker& worker);
   AssignmentIn<const Job> FindAssignment(const Worker& worker) const;
+  Assignment PeekAssignment(const Worker& worker);  // its job as JobTable::Peek
   Assignment FindAssignment(const NodeId& worker);  // none: also of a worker that is not known
   AssignmentIn<const Job> FindAssignment(const NodeId& worker) const;
   // Returns whether there are so many members that what follows from events is gathered; see

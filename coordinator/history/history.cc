@@ -1,5 +1,7 @@
 #include "coordinator/history/history.h"
 
+#include <google/protobuf/reflection.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -27,16 +29,16 @@ constexpr double CurvePoint::*kColumns[] = {
 
 void EncodeCurve(const std::vector<CurvePoint>& points, v1::Curve* curve) {
   for (size_t c = 0; c < std::size(kColumns); ++c) {
-    auto* column = curve->GetReflection()->MutableRepeatedField<double>(
+    auto column = curve->GetReflection()->GetMutableRepeatedFieldRef<double>(
         curve, curve->GetDescriptor()->field(static_cast<int>(c)));
-    for (const CurvePoint& point : points) column->Add(point.*kColumns[c]);
+    for (const CurvePoint& point : points) column.Add(point.*kColumns[c]);
   }
 }
 
 std::vector<CurvePoint> DecodeCurve(const v1::Curve& curve) {
   std::vector<CurvePoint> points(static_cast<size_t>(curve.unix_s_size()));
   for (size_t c = 0; c < std::size(kColumns); ++c) {
-    const auto& column = curve.GetReflection()->GetRepeatedField<double>(
+    const auto column = curve.GetReflection()->GetRepeatedFieldRef<double>(
         curve, curve.GetDescriptor()->field(static_cast<int>(c)));
     if (column.size() != curve.unix_s_size()) return {};
     for (size_t i = 0; i < points.size(); ++i) {

@@ -239,7 +239,7 @@ bool WorkerCore::Impl::StartAdopt() {
                                      {},
                                      pull_.shards,
                                      pull_.moments,
-                                     order_->averaged_version * round_steps()});
+                                     order_->averaged_steps});
   return true;
 }
 

@@ -203,8 +203,8 @@ bool SameWorkers(const std::vector<IslandMember>& a, const std::vector<IslandMem
 
 void OnMemberProgress(State& s, Worker& worker) {
   if (!worker.following) return;
-  Job* job = s.FindJob(worker.following->job);
-  const State::Assignment assignment = s.FindAssignment(worker);
+  Job* job = s.jobs.Peek(worker.following->job);
+  const State::Assignment assignment = s.PeekAssignment(worker);
   const bool expected =
       assignment.job != nullptr && assignment.job == job;  // its orders have its assignment
   if (expected || worker.candidate_for == worker.following->job) return;

@@ -371,7 +371,8 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   worker.utilisation = message.utilisation;
   NotePullRates(worker, message.pull_rates);
   OnMemberProgress(s, worker);
-  const State::Assignment assignment = s.FindAssignment(worker);
+  // Most heartbeats change nothing that is stored, and open no job.
+  const State::Assignment assignment = s.PeekAssignment(worker);
   const bool reports_assigned_job =
       progress && assignment.job != nullptr && progress->job == assignment.job->id();
   if (progress && !reports_assigned_job) {
@@ -379,12 +380,12 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
     Job* job = s.FindJob(progress->job);
     // About to join it again: what it holds of the job will be of use. Or about to hand over.
     const bool hands_over = IsHandoverPending(job, *progress, worker.record.name);
-    // One that this coordinator does not know is another coordinator's to end, until the worker is
-    // needed here.
-    const bool mute = worker.candidate_for == progress->job || hands_over ||
-                      (job == nullptr && worker.candidate_for.empty()) ||
-                      (job != nullptr && !job->ended() && !job->active()) ||
-                      (job != nullptr && job->stale());
+    // One that this coordinator does not know, or not as it is now, is another coordinator's to
+    // end, until the worker is needed here.
+    const bool needed = !worker.candidate_for.empty() || assignment.job != nullptr;
+    const bool known = job != nullptr && !job->stale();
+    const bool mute = worker.candidate_for == progress->job || hands_over || (!known && !needed) ||
+                      (known && !job->ended() && !job->active());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     if (!mute) {
       const bool ended = job == nullptr || job->ended();
@@ -402,13 +403,17 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   const bool behind = !current || (sent != assignment.job->orders.end() &&
                                    progress->seen_sequence < sent->second.sequence);
   if (behind && !assignment.job->stale()) ResendOrder(s, *assignment.job, assignment.island);
-  if (current) DismissOutsiders(s, *assignment.job, assignment.island);
-  if (current) NoteExchange(s.now, *assignment.job, assignment.island, *progress);
-  if (current) NoteProgress(s, *assignment.job, island, *progress);
-  if (current) NoteSavedStates(*assignment.job, island, *progress);
-  if (current && progress->ready && !island.ready) {
-    assignment.job->EditIsland(assignment.island).ready = true;
-    s.Log(assignment.job->id(), Severity::kInfo,
+  if (!current) return;
+  DismissOutsiders(s, *assignment.job, assignment.island);
+  NoteExchange(s.now, *assignment.job, assignment.island, *progress);
+  NoteProgress(s, *assignment.job, island, *progress);
+  const bool becomes_ready = progress->ready && !island.ready;
+  if (!becomes_ready && progress->saved.empty()) return;
+  Job& job = *s.jobs.Find(assignment.job->record.number);
+  NoteSavedStates(job, island, *progress);
+  if (becomes_ready) {
+    job.EditIsland(assignment.island).ready = true;
+    s.Log(job.id(), Severity::kInfo,
           absl::StrCat("island ", assignment.island, " is ready at version ",
                        progress->base_version));
   }

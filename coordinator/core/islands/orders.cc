@@ -81,6 +81,7 @@ OrderHead MakeHead(const Job& job, const IslandRecord& island, int64_t islands,
   order.steps_this_round = island.steps_this_round;
   order.tokens_committed = job.progress.tokens_committed;
   order.averaged_version = job.progress.averaged_version;
+  order.averaged_steps = job.progress.averaged_steps;
   order.moments_version = GetMomentsVersion(job);
   order.active_islands = std::max<int64_t>(1, islands);
   const auto& validators = progress.validators;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "common/check.h"
 
@@ -15,10 +16,53 @@ double CountedTokens(const RoundCandidate& candidate) {
   return static_cast<double>(std::max<int64_t>(1, candidate.tokens - candidate.masked_tokens));
 }
 
+// Norms and sizes of a round's islands, of the largest contribution of each.
+class RoundScale {
+ public:
+  RoundScale(const std::vector<RoundCandidate>& candidates, const std::vector<double>& gram) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const double norm = std::sqrt(gram[i * candidates.size() + i]);
+      if (candidates[i].is_unfit || !std::isfinite(norm)) continue;
+      auto& [most_norm, most_size] =
+          islands_[candidates[i].statistics][candidates[i].contribution.island];
+      most_norm = std::max(most_norm, norm);
+      most_size = std::max(most_size, norm / candidates[i].learning_rate_sum);
+    }
+  }
+
+  // As JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
+  // beyond both is neither.
+  double GetExcess(const RoundCandidate& candidate, double norm) const {
+    const auto like = islands_.find(candidate.statistics);
+    if (like == islands_.end() || std::size(like->second) < kWitnessesMin) return 0;
+    std::vector<double> norms, sizes;
+    for (const auto& [island, most] : like->second) {
+      norms.push_back(most.first);
+      sizes.push_back(most.second);
+    }
+    const double usual = Median(norms), usual_size = Median(sizes);
+    if (usual <= 0 || usual_size <= 0) return 0;
+    return std::min(norm / usual, norm / candidate.learning_rate_sum / usual_size);
+  }
+
+ private:
+  static constexpr size_t kWitnessesMin = 3;  // of fewer islands none is the usual one
+
+  // The lower one of two in the middle.
+  static double Median(std::vector<double>& values) {
+    const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  }
+
+  std::map<int64_t, std::map<IslandId, std::pair<double, double>>> islands_;  // by statistics
+};
+
 std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates,
                                    const std::vector<double>& gram, Outliers outliers,
                                    Penalties& penalties) {
   const size_t k = candidates.size();
+  const RoundScale scale(candidates, gram);
   std::vector<RoundVerdict> verdicts;
   for (size_t i = 0; i < k; ++i) {
     RoundVerdict verdict;
@@ -30,8 +74,11 @@ std::vector<RoundVerdict> JudgeAll(const std::vector<RoundCandidate>& candidates
       verdicts.push_back(std::move(verdict));
       continue;
     }
-    verdict.penalty = Judge(
-        state, {verdict.norm, candidates[i].learning_rate_sum, candidates[i].statistics}, outliers);
+    verdict.penalty =
+        Judge(state,
+              {verdict.norm, candidates[i].learning_rate_sum, candidates[i].statistics,
+               scale.GetExcess(candidates[i], verdict.norm)},
+              outliers);
     state = verdict.penalty.after;
     verdicts.push_back(std::move(verdict));
   }

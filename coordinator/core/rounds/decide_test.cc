@@ -90,6 +90,47 @@ TEST_CASE("if every island is an outlier all are clipped, and their statistics b
   CHECK(penalties[1].norm_statistics.empty());
 }
 
+// Four islands, the last of which pushes against the others, so many times as far.
+std::vector<double> ComputeAttackedGram(double factor) {
+  return ComputeGramMatrix({{1, 0.1}, {0.9, 0}, {1.1, -0.1}, {-factor, 0}});
+}
+
+TEST_CASE("what_is_far_beyond_the_median_island_has_no_weight_from_the_first_push_on") {
+  std::map<IslandId, PenaltyState> penalties;
+  std::vector<RoundCandidate> all;
+  for (const IslandId island : {0, 1, 2, 3}) all.push_back(Candidate(island, 100));
+  for (int round = 0; round < 2 * kPenaltyWarmUpPushes; ++round) {
+    const RoundDecision d = Decide(all, ComputeAttackedGram(20), true, penalties);
+    REQUIRE_FALSE(d.verdicts[3].penalty.accepted);
+    REQUIRE(d.verdicts[0].weight == Approx(1.0 / 3));
+  }
+  CHECK(penalties[3].norm_statistics.size() <= 1);
+  CHECK(Decide(all, ComputeAttackedGram(1), true, penalties).verdicts[3].penalty.accepted);
+}
+
+TEST_CASE("two_islands_have_no_median_and_a_job_that_rejects_nothing_needs_none") {
+  std::map<IslandId, PenaltyState> two, open;
+  CHECK(Decide({Candidate(0, 1), Candidate(1, 1)}, ComputeGramMatrix({{1, 0}, {-20, 0}}), true, two)
+            .verdicts[1]
+            .penalty.accepted);
+  CHECK(Decide({Candidate(0, 1), Candidate(1, 1), Candidate(2, 1), Candidate(3, 1)},
+               ComputeAttackedGram(20), false, open)
+            .verdicts[3]
+            .penalty.accepted);
+}
+
+TEST_CASE("islands_of_longer_or_shorter_rounds_are_no_outliers_in_the_warm_up") {
+  // Steps and the norm that they reach: by their number at most, by its root at least.
+  const auto [reach, norm] =
+      GENERATE(std::pair(30.0, 30.0), std::pair(30.0, 5.5), std::pair(1 / 30.0, 1 / 5.5));
+  std::map<IslandId, PenaltyState> penalties;
+  std::vector<RoundCandidate> all = {Candidate(0, 1), Candidate(1, 1), Candidate(2, 1)};
+  all[2].learning_rate_sum = reach;
+  const RoundDecision d =
+      Decide(all, ComputeGramMatrix({{1, 0}, {1, 0}, {norm, 0}}), true, penalties);
+  CHECK(d.verdicts[2].penalty.accepted);
+}
+
 TEST_CASE("all contributions of one island are no agreement of islands") {
   std::map<IslandId, PenaltyState> penalties = {{0, WarmedUp(1)}};
   const RoundDecision d = Decide({Candidate(0, 1), {{0, 2, 1, 0}, 1, 1}},

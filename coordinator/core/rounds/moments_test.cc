@@ -56,7 +56,22 @@ TEST_CASE("a_restarted_coordinator_knows_the_newest_average") {
   w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
              "worker a attaches incarnation=1", "worker b attaches incarnation=1"});
   CHECK(w.Order("a").averaged_version == 2);
+  CHECK(w.Order("a").averaged_steps == 8);
   CHECK(w.Order("a").moments_version == 4);
+}
+
+TEST_CASE("an_average_is_as_old_as_the_steps_of_its_rounds_however_long_rounds_are_now") {
+  World w;
+  BeginAveraging(w, 8);
+  w.Round({"a", "b"}, 4);
+  for (const char* worker : {"a", "b"}) {
+    w.DoLines({absl::StrCat("worker ", worker, " leases wanted=2"),
+               absl::StrCat("worker ", worker, " pushes steps=2"),
+               absl::StrCat("worker ", worker, " stages")});
+  }
+  w.Do("servers answer");
+  CHECK(w.Order("a").averaged_version == 2);
+  CHECK(w.Order("a").averaged_steps == 6);
 }
 
 TEST_CASE("a_job_without_averages_has_none_in_orders_and_rounds") {

@@ -78,7 +78,7 @@ void Keep(double score, std::vector<double>& scores) {
 }  // namespace
 
 PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outliers outliers) {
-  const auto& [norm, learning_rate_sum, statistics] = push;
+  const auto& [norm, learning_rate_sum, statistics, excess] = push;
   ATOLL_CHECK(learning_rate_sum > 0 && statistics >= 0);
   const auto index = static_cast<size_t>(statistics);
   const PushNormStatistics norm_statistics =
@@ -101,6 +101,12 @@ PenaltyVerdict Judge(const PenaltyState& before, const JudgedPush& push, Outlier
   if (warming_up) {
     verdict.reason += absl::StrFormat(", warm-up push %d of %d", norm_statistics.warm_up_pushes + 1,
                                       kPenaltyWarmUpPushes);
+  }
+  if (outliers != Outliers::kAccepted && warming_up && excess > kPenaltyExcessMost) {
+    return Reject(verdict, before, statistics,
+                  absl::StrFormat("norm %s, %.1f times that of the round's median island (limit "
+                                  "%.1f in the warm-up): rejected",
+                                  NumberText(norm, 3), excess, kPenaltyExcessMost));
   }
   if (outliers != Outliers::kAccepted && verdict.score > verdict.limit) {
     if (!warming_up && outliers == Outliers::kRejected) {

@@ -20,12 +20,16 @@ inline constexpr double kPenaltyScoreCut = 3;
 inline constexpr int kPenaltyWarmUpPushes = 10;
 inline constexpr int kPenaltyScoresKept = 100;
 inline constexpr int kPenaltyRejectionsBeforeWarmUp = 3;
+inline constexpr double kPenaltyExcessMost = 5;  // in the warm-up; see JudgedPush
 
 struct JudgedPush {
   double norm = 0;
   double learning_rate_sum = 1;  // > 0: how far its steps could go, the sum of their learning
                                  // rates, or anything in proportion
   int64_t statistics = 0;        // the place of its like in PenaltyState::norm_statistics
+  // How many times that of the round's median island its norm is, and also its size, at least; 0:
+  // not known. In the warm-up nothing else says what is usual.
+  double excess = 0;
 };
 
 // The treatment of an outlier once its island has warmed up.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/outer_optimizer.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
@@ -76,6 +77,7 @@ DecisionRecord& NewDecision(Job& job, Rounds& rounds) {
   decision.job = job.id();
   decision.round = round;
   decision.previous = job.progress.version;
+  decision.optimizer_steps = job.progress.optimizer_steps;
   return decision;
 }
 
@@ -311,6 +313,19 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
   return candidates;
 }
 
+// Adds what the round adds to the steps that each island's optimizer has made, as a mean.
+void AddOptimizerSteps(const Job& job, const RoundDecision& result, DecisionRecord& decision) {
+  int64_t steps = 0;
+  for (size_t i = 0; i < result.verdicts.size(); ++i) {
+    if (!result.verdicts[i].penalty.accepted) continue;
+    steps = AddCounts(steps, decision.participants[i].inner_steps);
+  }
+  const auto islands = static_cast<double>(std::max<int64_t>(1, job.occupied_islands()));
+  decision.optimizer_steps =
+      std::min(static_cast<double>(kMaxNumber),
+               decision.optimizer_steps + static_cast<double>(steps) / islands);
+}
+
 // Returns whether moments are due and some that is accepted has them.
 bool AveragesMoments(const Job& job, const Rounds& rounds, const RoundDecision& result,
                      const Collecting& collecting) {
@@ -372,6 +387,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
   decision.tokens = result.tokens;
   decision.tokens_committed_after = job.progress.tokens_committed + result.tokens;
   decision.version = result.is_void ? kNoVersion : collecting.version;
+  if (!result.is_void) AddOptimizerSteps(job, result, decision);
   decision.step.averages_moments = AveragesMoments(job, rounds, result, collecting);
   for (size_t i = 0; i < candidates.size(); ++i) {
     DecisionParticipant& p = decision.participants[i];
@@ -443,7 +459,11 @@ void FinishRound(State& s, Job& job, Rounds& rounds) {
   ProgressRecord& progress = job.EditProgress();
   progress.version = decision->version;
   progress.tokens_committed = decision->tokens_committed_after;
-  if (decision->step.averages_moments) progress.averaged_version = decision->version;
+  progress.optimizer_steps = decision->optimizer_steps;
+  if (decision->step.averages_moments) {
+    progress.averaged_version = decision->version;
+    progress.averaged_steps = std::llround(progress.optimizer_steps);
+  }
   const Version version = progress.version;
   const bool is_due =
       !rounds.commit_logged_at || s.now - *rounds.commit_logged_at >= kCommitLogInterval;

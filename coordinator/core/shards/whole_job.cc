@@ -37,10 +37,13 @@ absl::string_view FindExcess(const JobDescribed& described) {
       {"tokens", image.tokens_committed, kMostNumber},
       {"tokens of its newest round", image.tokens, image.tokens_committed},
       {"validated version", image.validated_version, described.newest.version},
-      {"averaged version", image.averaged_version, described.newest.version}};
+      {"averaged version", image.averaged_version, described.newest.version},
+      {"steps of its averaged moments", image.averaged_steps, kMostNumber}};
   for (const auto& [name, value, most] : numbers) {
     if (value > most) return name;
   }
+  const bool steps = image.optimizer_steps >= 0 && image.optimizer_steps <= kMostNumber;
+  if (!steps) return "steps of its optimizers";
   for (const IslandAccount& account : image.islands) {
     const bool counts = std::max({account.rounds_accepted, account.rounds_rejected,
                                   account.tokens_committed}) <= kMostNumber;

@@ -44,7 +44,7 @@ class Divider {
                      [&](size_t a, size_t b) { return jobs_[a].priority > jobs_[b].priority; });
     int waiting = 0;
     for (const size_t job : order) {
-      if (!jobs_[job].started && waiting == kWaitingMost) continue;
+      if (jobs_[job].idles || (!jobs_[job].started && waiting == kWaitingMost)) continue;
       CompleteGang(job);
       waiting += !jobs_[job].started && !result_.whole[job];
     }
@@ -79,6 +79,7 @@ class Divider {
     const auto at = static_cast<int64_t>(unit);
     if (in_gang_[unit] || owner == job) return std::nullopt;
     if (!owner) return Rank{0, 0, 0, at};
+    if (jobs_[*owner].idles) return Rank{0, 2, 0, at};
     const int64_t above = jobs_[*owner].priority - jobs_[job].priority;
     if ((above > 0 || (above == 0 && *owner < job)) && !result_.whole[*owner]) {
       // It waits; an island of an incomplete gang trains on.
@@ -148,7 +149,9 @@ class Divider {
   std::string WhyTaken(size_t job, const std::optional<size_t>& owner) const {
     const SharingJob& to = jobs_[job];
     std::string rule = "others have more than they need";
-    if (owner && jobs_[*owner].priority < to.priority) {
+    if (owner && jobs_[*owner].idles) {
+      rule = "nothing is decided of this one meanwhile";
+    } else if (owner && jobs_[*owner].priority < to.priority) {
       rule = absl::StrCat("its priority is ", to.priority, ", not ", jobs_[*owner].priority);
     } else if (owner && job < *owner) {
       rule = "it was submitted before";
@@ -159,7 +162,7 @@ class Divider {
   void GiveIdle() {
     std::vector<size_t> order;
     for (size_t job = 0; job < jobs_.size(); ++job) {
-      if (result_.whole[job] || jobs_[job].started) order.push_back(job);
+      if (result_.whole[job] || (jobs_[job].started && !jobs_[job].idles)) order.push_back(job);
     }
     const auto before = [&](size_t a, size_t b) {
       return std::tuple(!result_.whole[a], -jobs_[a].priority, Ratio(a, 0)) <

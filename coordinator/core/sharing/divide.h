@@ -5,7 +5,7 @@
 //    number of islands, or takes none from others. It takes idle ones first, then those that others
 //    have beyond their gangs, then gangs of jobs that come after it. From a job of higher priority
 //    it takes none, and from one of its own priority that was submitted before only what that one
-//    has beyond its gang.
+//    has beyond its gang. What a job has that idles goes to any gang, whatever the priority.
 // 2. Backfill. Workers that a waiting job cannot use yet, because its gang is incomplete even with
 //    all that it may take, serve the jobs after it. That delays it by no more than an orderly
 //    leave: it takes them back as soon as they complete its gang. The same holds for workers of a
@@ -39,6 +39,7 @@ struct SharingJob {
   bool started = false;    // has islands: uses idle workers without a whole gang, too
   int64_t away = 0;        // workers that it lost a moment ago and that may come back
   double rounds_left = 0;  // that it trains for
+  bool idles = false;      // nothing is decided of it: it needs none of its workers, and uses none
 };
 
 // Workers that leave a job together: those of an island, or one without an island.

@@ -149,11 +149,13 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
                      .weight = static_cast<double>(std::max<int64_t>(1, schedule.weight)),
                      .needed = NeededWorkers(job.spec()),
                      .started = job.active(),
-                     .rounds_left = CountRoundsLeft(job)};
+                     .rounds_left = CountRoundsLeft(job),
+                     .idles = job.stale()};
   int64_t workers = 0;
   for (const auto& [id, island] : job.islands) {
     if (!island.site.empty()) continue;
     if (island.incarnation == 0) {
+      if (sharing.idles) continue;
       const std::optional<Instant> until = AwaitedUntil(s, job, id);
       if (until) s.reconcile_by = std::min(s.reconcile_by, *until);
       if (until) ++sharing.away;
@@ -189,10 +191,11 @@ Sharing Collect(State& s, const IdleList& idle) {
   }
   Sharing all;
   s.jobs.ForEachLive([&](Job& job) {
-    if (job.record.site || job.ended() || job.progress.state == JobState::kFinishing ||
-        job.stale()) {
+    const bool stale = job.stale();
+    if (job.record.site || job.ended() || (job.progress.state == JobState::kFinishing && !stale)) {
       return job.called.clear();  // nothing is divided anew while it is so
     }
+    if (stale) return AddJob(s, job, candidates[job.id()], all);
     if (!job.spec().data.sites.empty()) RefuseWithoutData(s, job, idle);
     if (job.progress.state == JobState::kQueued && !TooFewServers(s, job).empty()) {
       const int64_t there = std::count_if(idle.begin(), idle.end(), [&](const Worker* worker) {
@@ -318,6 +321,7 @@ bool CarryOut(State& s, Sharing& all, const Division& division) {
   if (reattaching) s.reconcile_by = std::min(s.reconcile_by, *reattaching);
   for (size_t at = 0; at < all.jobs.size(); ++at) {
     Job& job = *all.jobs[at];
+    if (all.sharing[at].idles) continue;
     if (job.progress.state == JobState::kQueued) {
       ScheduleQueued(s, all, division, at);
     } else if (job.active()) {
@@ -343,7 +347,8 @@ bool CarryOut(State& s, Sharing& all, const Division& division) {
       if (started && worker.candidate_for.empty()) MakeCandidate(s, job, worker);
     } else if (worker.candidate_for == place.job->id()) {
       released = true;
-      if (place.job->progress.state == JobState::kPreparing && !KeepsGang(all, division, *from)) {
+      const bool prepares = place.job->progress.state == JobState::kPreparing;
+      if (prepares && !all.sharing[*from].idles && !KeepsGang(all, division, *from)) {
         Unschedule(s, *place.job, share.reason);
       } else {
         Release(s, *place.job, worker, share.reason);

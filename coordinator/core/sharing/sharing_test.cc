@@ -103,6 +103,47 @@ TEST_CASE("called_island_that_ends_nothing_is_lost_and_its_data_is_free_again") 
   CHECK(GetState(w, "hi-2") == JobState::kPreparing);
 }
 
+// A job of which nothing is decided: a server that holds shards of it is not back since the store
+// was restored. Its workers are, and have steps that are not pushed.
+struct Stale : World {
+  Stale() {
+    StartJob({"ps-0", "ps-1"}, {"a", "b"}, "min=1 tokens=4000 priority=9");
+    Do("coordinator is-backed-up");
+    Round({"a", "b"}, 4);
+    DoLines({"coordinator restarts", "coordinator is-restored",
+             "server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+             "worker b attaches incarnation=1"});
+  }
+};
+
+TEST_CASE("workers_of_a_job_of_which_nothing_is_decided_go_to_one_that_waits") {
+  Stale w;
+  REQUIRE(HasText(w.Job().summary.waiting_for, "restored"));
+  w.Do("submit name=next min=2 tokens=400");
+  w.Do("wait 620");
+  CHECK(w.Island(0).incarnation == 0);
+  CHECK(w.Island(1).incarnation == 0);
+  REQUIRE(GetState(w, "next-2") == JobState::kPreparing);
+  Begin(w, {"a", "b"});
+  CHECK(GetState(w, "next-2") == JobState::kRunning);
+  SECTION("and it has them back when it is known whole and the other one has ended") {
+    w.DoLines({"server ps-1 attaches incarnation=1", "servers answer", "cancel next-2",
+               "worker a beats", "worker b beats", "worker a prepared", "worker b prepared"});
+    CHECK(w.Job().summary.version == 1);
+    CHECK(Has(w, 0, "a"));
+    CHECK(Has(w, 1, "b"));
+  }
+}
+
+TEST_CASE("a_job_of_which_nothing_is_decided_keeps_workers_that_no_other_one_needs") {
+  Stale w;
+  w.Do("wait 620");
+  CHECK(Has(w, 0, "a"));
+  CHECK(Has(w, 1, "b"));
+  w.DoLines({"server ps-1 attaches incarnation=1", "servers answer"});
+  CHECK(w.Job().summary.version == 1);
+}
+
 TEST_CASE("preparing_job_without_its_gang_gives_way_to_a_job_of_lower_priority") {
   World w;
   w.DoLines({"server ps-0 attaches", "worker a attaches", "worker b attaches",

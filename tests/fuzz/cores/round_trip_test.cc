@@ -173,8 +173,6 @@ TEST_CASE("what_a_decoder_refuses_of_a_message_its_encoder_refuses") {
   Try<FromServer, v1::FromServer>();
   Try<ToServer, v1::ToServer>();
   Try<JobDefinition, v1::JobDefinition>();
-  Try<JobImage, v1::JobImage>();
-  Try<RoundStep, v1::RoundStep>();
   Try<DeviceProfile, v1::DeviceProfile>();
 }
 
