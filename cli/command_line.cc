@@ -173,6 +173,8 @@ class CommandLine {
         ->add_option("--set", submit_.settings,
                      "KEY=VALUE replaces the value of the file; repeatable")
         ->allow_extra_args(false);
+    submit->add_option("--rehearsed", submit_.rehearsed,
+                       "what atoll rehearse --json printed for this job: atoll show compares");
     submit->add_flag("--unchecked", submit_.unchecked,
                      "do not look at the data and weights that lie on this machine");
     CLI::Option* dry_run = submit->add_flag("--dry-run", submit_.dry_run,

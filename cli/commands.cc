@@ -19,6 +19,7 @@
 #include "cli/inspect_job.h"
 #include "cli/job_file.h"
 #include "cli/list.h"
+#include "cli/play/rehearse.h"
 #include "cli/text/output.h"
 #include "cli/text/printable.h"
 #include "cli/text/render.h"
@@ -272,9 +273,13 @@ int Submit(const Global& global, const SubmitFlags& flags) {
   if (flags.path.empty() == flags.from.empty()) {
     return FailUsage("name a job file, or --from JOB");
   }
-  const auto spec =
+  auto spec =
       flags.from.empty() ? ReadJobFile(flags.path, flags.settings) : ReadBranch(global, flags);
   if (!spec.ok()) return Fail(spec.status());
+  if (!flags.rehearsed.empty()) {
+    const absl::Status read = ReadRehearsed(flags.rehearsed, *spec);
+    if (!read.ok()) return Fail(read);
+  }
   if (flags.dry_run) {
     const auto inspected = Inspect(flags.path + flags.from, *spec, flags.strict);
     if (!inspected.ok()) return Fail(inspected.status());

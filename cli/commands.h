@@ -39,6 +39,7 @@ struct SubmitFlags {
   bool dry_run = false;               // the coordinator only checks it
   bool strict = false;                // with dry_run: as in ValidateFlags
   bool watch = false;
+  std::string rehearsed;   // file of `atoll rehearse --json` of this job; empty: none
   bool unchecked = false;  // data and weights on this machine are not looked at
 };
 int Submit(const Global& global, const SubmitFlags& flags);

@@ -207,6 +207,7 @@ absl::StatusOr<JobSpec> BranchJob(const v1::JobSpec& from, const std::string& or
                                   const std::vector<std::string>& settings) {
   v1::JobSpec wire = from;
   wire.mutable_layout()->clear_plan();  // it names that job's workers
+  wire.clear_rehearsed();
   v1::ModelSpec& model = *wire.mutable_model();
   model.set_initial_job(origin);
   // Its parameters take the place of these weights, whose folder may have the model's numbers.

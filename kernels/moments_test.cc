@@ -13,6 +13,7 @@
 #include "kernels/codecs/codec.h"
 #include "kernels/host_ops.h"
 #include "kernels/simd.h"
+#include "kernels/testing/reference_codecs.h"
 
 namespace atl {
 namespace {

@@ -12,7 +12,6 @@
 #include "common/machine/limits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/nccl.h"
-#include "kernels/reference/reference.h"
 
 namespace atl::worker {
 namespace {
@@ -117,25 +116,17 @@ absl::StatusOr<std::vector<WorkerDevice>> FindGpus(const DeviceFlags& flags,
   return devices;
 }
 
-std::unique_ptr<Backend> NewHostBackend(const std::string& name, int threads,
-                                        int64_t memory_bytes) {
-  if (name == "cpu") return NewCpuBackend(threads, memory_bytes);
-  return NewReferenceBackend();
-}
-
 // The machine, cut into equal devices.
 absl::StatusOr<std::vector<WorkerDevice>> CutHost(const DeviceFlags& flags) {
-  const std::unique_ptr<Backend> backend = NewHostBackend(flags.backend, 1, 0);
-  if (flags.compute == kHalf && !backend->Supports(DType::kBfloat16)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--compute bf16: ", backend->Name(), " computes in fp32 only"));
+  if (flags.compute == kHalf) {
+    return absl::InvalidArgumentError("--compute bf16: cpu computes in fp32 only");
   }
   WorkerDevice device;
   device.backend = flags.backend;
   const int64_t memory = flags.memory_bytes > 0 ? flags.memory_bytes : ReadFreeMemory();
   device.info.memory_bytes = memory / flags.devices;
-  device.info.compute = flags.compute.empty() ? kFull : flags.compute;
-  device.info.kind = absl::StrCat(backend->Name(), device.info.compute == kHalf ? " bf16" : "");
+  device.info.compute = kFull;
+  device.info.kind = "cpu";
   return std::vector<WorkerDevice>(static_cast<size_t>(flags.devices), device);
 }
 
@@ -156,9 +147,9 @@ absl::StatusOr<std::vector<WorkerDevice>> FindWorkerDevices(
     return absl::InvalidArgumentError(
         absl::StrCat("--compute ", flags.compute, ": must be fp32 or bf16"));
   }
-  if (flags.backend != "cpu" && flags.backend != "cuda" && flags.backend != "reference") {
+  if (flags.backend != "cpu" && flags.backend != "cuda") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--backend ", flags.backend, ": must be cpu, cuda or reference"));
+        absl::StrCat("--backend ", flags.backend, ": must be cpu or cuda"));
   }
   if (!flags.device.empty() && flags.backend != "cuda") {
     return absl::InvalidArgumentError(
@@ -205,7 +196,7 @@ DType GetComputeType(const std::vector<WorkerDevice>& devices) {
 
 absl::StatusOr<std::unique_ptr<Backend>> NewWorkerBackend(const WorkerDevice& device) {
   if (device.backend != "cuda") {
-    return NewHostBackend(device.backend, device.info.threads, device.info.memory_bytes);
+    return NewCpuBackend(device.info.threads, device.info.memory_bytes);
   }
   ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 1));
   return std::move(backends.front());
@@ -218,8 +209,8 @@ absl::StatusOr<std::vector<LocalDevice>> NewLocalDevices(const std::vector<Worke
     made.index = static_cast<int>(all.size()) - 1;
     made.memory_bytes = device.info.memory_bytes;
     if (device.backend != "cuda") {
-      made.compute = NewHostBackend(device.backend, device.info.threads, made.memory_bytes);
-      made.communication = NewHostBackend(device.backend, 1, made.memory_bytes);
+      made.compute = NewCpuBackend(device.info.threads, made.memory_bytes);
+      made.communication = NewCpuBackend(1, made.memory_bytes);
       continue;
     }
     ATOLL_ASSIGN_OR_RETURN(auto backends, NewGpuBackends(device, 5));

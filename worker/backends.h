@@ -17,7 +17,7 @@
 namespace atl::worker {
 
 struct DeviceFlags {
-  std::string backend = "cpu";  // "cpu", "cuda" or "reference"
+  std::string backend = "cpu";  // "cpu" or "cuda"
   // Set with cuda: indices and beginnings of UUIDs, separated by commas, or "all"; "": device 0.
   std::string device;
   std::string compute;       // "fp32" or "bf16"; "": bf16 where all devices are made for it

@@ -57,9 +57,7 @@ TEST_CASE("a host is cut into devices that share its threads and memory") {
   REQUIRE((*local)[1].compute->Name() == "cpu");
   REQUIRE((*local)[1].memory_bytes == 50);
   REQUIRE((*local)[1].sending == nullptr);
-  const auto half = FindWorkerDevices({.backend = "reference", .compute = "bf16"});
-  REQUIRE(GetComputeType(*half) == DType::kBfloat16);
-  REQUIRE((*half)[0].info.memory_bytes > 0);
+  REQUIRE((*FindWorkerDevices({}))[0].info.memory_bytes > 0);
 }
 
 TEST_CASE("a host's memory for a model is its devices' only where these are cut from it") {
@@ -173,7 +171,7 @@ TEST_CASE("wrong names of GPUs are refused with what there is") {
 }
 
 TEST_CASE("flags that do not fit are refused by name") {
-  REQUIRE(Refusal({.backend = "tpu"}) == "--backend tpu: must be cpu, cuda or reference");
+  REQUIRE(Refusal({.backend = "tpu"}) == "--backend tpu: must be cpu or cuda");
   REQUIRE(Refusal({.compute = "fp16"}) == "--compute fp16: must be fp32 or bf16");
   REQUIRE(Refusal({.compute = "bf16"}) == "--compute bf16: cpu computes in fp32 only");
   REQUIRE(Refusal({.device = "1"}) == "--device 1: only --backend cuda has devices to choose");

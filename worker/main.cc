@@ -20,8 +20,7 @@ int main(int argc, char** argv) {
                  "HOST:PORT[,...] of the coordinators; default: 127.0.0.1:7000");
   app.add_option("--name", options.name, "unique among the workers; default: the host's name");
   app.add_option("--state-dir", options.state_dir, "folder of this worker's state")->required();
-  app.add_option("--backend", options.backend, "cpu, cuda, or reference (slow, for tests)")
-      ->capture_default_str();
+  app.add_option("--backend", options.backend, "cpu or cuda")->capture_default_str();
   app.add_option(
       "--device", options.device,
       "with --backend cuda: GPUs' indices or beginnings of UUIDs, with commas, or \"all\"");

@@ -20,7 +20,7 @@
 #include "bench/seal_rate.h"
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/collectives/testing/peer_members.h"
 
 namespace atl::bench {

@@ -1,5 +1,7 @@
 #include "cli/play/rehearse.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -16,7 +18,9 @@
 #include "cli/text/output.h"
 #include "cli/text/table.h"
 #include "cli/write_file.h"
+#include "common/bounded_json.h"
 #include "common/number_text.h"
+#include "common/protocol/wire.h"
 #include "coordinator/plan_io/cluster_file.h"
 #include "rehearsal/answer.h"
 #include "rehearsal/picture.h"
@@ -31,6 +35,8 @@ using rehearsal::Spread;
 constexpr int64_t kSeedsMax = 10'000;
 constexpr size_t kSettingsMax = 64;
 constexpr int64_t kFailuresBytesMax = 16 << 20;
+constexpr int64_t kAnswerBytesMax = 64 << 20;
+constexpr int kAnswerDepthMax = 8;
 
 // One job, with one value of the compared key.
 struct Setting {
@@ -196,6 +202,15 @@ nlohmann::json RunJson(const rehearsal::RunResult& run) {
           {"device_seconds", UsesJson(run.uses)}};
 }
 
+// Covers the whole job: an answer is of use for no other one.
+absl::StatusOr<std::string> Fingerprint(JobSpec spec) {
+  spec.rehearsed = {};
+  v1::JobSpec wire;
+  ATOLL_RETURN_IF_ERROR(Encode(spec, &wire));
+  const std::string bytes = wire.SerializeAsString();
+  return absl::StrCat(absl::Hex(XXH3_64bits(bytes.data(), bytes.size()), absl::kZeroPad16));
+}
+
 nlohmann::json AnswerJson(const JobSpec& spec, const Answer& answer) {
   nlohmann::json json = {
       {"seeds", answer.runs.size()},           {"finished", answer.finished},
@@ -247,7 +262,9 @@ absl::Status RunRehearse(const Global& global, const RehearseFlags& flags) {
   }
   if (flags.compare.empty()) {
     const Setting& only = settings.front();
-    std::cout << (global.structured ? Document(AnswerJson(only.spec, only.answer).dump(2) + "\n")
+    nlohmann::json json = AnswerJson(only.spec, only.answer);
+    ATOLL_ASSIGN_OR_RETURN(json["job"], Fingerprint(only.spec));
+    std::cout << (global.structured ? Document(json.dump(2) + "\n")
                                     : AnswerText(flags, only.spec, only.answer));
     return absl::OkStatus();
   }
@@ -260,7 +277,42 @@ absl::Status RunRehearse(const Global& global, const RehearseFlags& flags) {
   return absl::OkStatus();
 }
 
+// A number that is missing was not seen.
+absl::StatusOr<RehearsedSpread> ReadSpread(const nlohmann::json& json, const char* name) {
+  RehearsedSpread spread;
+  const nlohmann::json values = json.value(name, nlohmann::json());
+  if (values.is_null()) return spread;
+  if (!values.is_object()) return absl::InvalidArgumentError(absl::StrCat(name, " is no object"));
+  for (const auto& [key, to] : {std::pair("low", &spread.low), std::pair("median", &spread.median),
+                                std::pair("high", &spread.high)}) {
+    const nlohmann::json value = values.value(key, nlohmann::json());
+    if (value.is_number()) *to = value.get<double>();
+  }
+  return spread;
+}
+
 }  // namespace
+
+absl::Status ReadRehearsed(const std::string& path, JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(path, kAnswerBytesMax));
+  const auto json = ParseBoundedJson<nlohmann::json>(text, kAnswerDepthMax);
+  if (!json.is_object() || !json.contains("job") || !json.contains("seeds") ||
+      !json["seeds"].is_number_integer()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is no answer of atoll rehearse --json for one setting"));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string own, Fingerprint(spec));
+  if (json["job"] != own) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     ": is the answer for another job, or for other settings of it: rehearse "
+                     "this one, or leave out --rehearsed"));
+  }
+  spec.rehearsed.runs = json["seeds"].get<int64_t>();
+  ATOLL_ASSIGN_OR_RETURN(spec.rehearsed.finish_s, ReadSpread(json, "finish_seconds"));
+  ATOLL_ASSIGN_OR_RETURN(spec.rehearsed.tokens_per_s, ReadSpread(json, "tokens_per_s"));
+  return Annotate(Validate(spec), path);
+}
 
 int Rehearse(const Global& global, const RehearseFlags& flags) {
   const std::string bad = BadRehearseFlag(flags);

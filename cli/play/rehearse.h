@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "cli/commands.h"
+#include "common/protocol/job_spec.h"
 
 namespace atl::cli {
 
@@ -42,6 +44,10 @@ void AddRehearseFlags(App& app, RehearseFlags* flags) {
 }
 
 int Rehearse(const Global& global, const RehearseFlags& flags);
+
+// Reads what `atoll rehearse --json` printed for this job into spec.rehearsed. An error: it is
+// another job's.
+absl::Status ReadRehearsed(const std::string& path, JobSpec& spec);
 
 }  // namespace atl::cli
 

@@ -304,6 +304,9 @@ std::string JobText(const v1::Job& job, int decisions) {
                   Fixed(100 * Done(s), 1), "%)");
   for (const std::string& pace : DescribeSpeed(s)) absl::StrAppend(&out, ", ", pace);
   absl::StrAppend(&out, "\n");
+  if (const std::string place = RehearsedText(job); !place.empty()) {
+    absl::StrAppend(&out, "  ", place, "\n");
+  }
   if (const std::string& from = job.spec().model().initial_job(); !from.empty()) {
     absl::StrAppend(&out, "  begins with the parameters of ", from, "\n");
   }

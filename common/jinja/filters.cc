@@ -300,7 +300,8 @@ Value Unique(Evaluator& run, const Value& v, const Bound& a) {
   return run.NewList(std::move(items));
 }
 
-Value Extreme(Evaluator& run, const Value& v, const Bound& a, bool largest) {
+template <bool largest>
+Value Extreme(Evaluator& run, const Value& v, const Bound& a) {
   std::optional<std::pair<Value, Value>> best;
   for (Value& item : run.Items(v)) {
     Value key = SortKey(run, item, a.values[1], a.IsTrue(0));
@@ -340,6 +341,13 @@ Value DictItems(Evaluator& run, const Value& v, const Bound&) {
 
 Value Text(Evaluator& run, const Value& v, const Bound&) { return run.NewText(run.ToString(v)); }
 
+Value ToList(Evaluator& run, const Value& v, const Bound&) { return run.NewList(run.Items(v)); }
+
+template <std::optional<std::string> (*map)(std::string_view)>
+Value InCase(Evaluator& run, const Value& v, const Bound&) {
+  return Cased(run, map(run.ToString(v)));
+}
+
 Value Default(Evaluator&, const Value& v, const Bound& a) {
   const bool absent = v.is_undefined() || (a.IsTrue(1) && !v.IsTrue());
   return absent ? a.Get(0, Value("")) : v;
@@ -366,22 +374,10 @@ const std::map<std::string, FilterRow>& Filters() {
         {"join", {{"d", "attribute"}, Join}},
         {"last", {{}, Last}},
         {"length", length},
-        {"list",
-         {{},
-          [](Evaluator& run, const Value& v, const Bound&) { return run.NewList(run.Items(v)); }}},
-        {"lower",
-         {{},
-          [](Evaluator& run, const Value& v, const Bound&) {
-            return Cased(run, ToLower(run.ToString(v)));
-          }}},
-        {"max",
-         {{"case_sensitive", "attribute"},
-          [](Evaluator& run, const Value& v, const Bound& a) { return Extreme(run, v, a, true); }}},
-        {"min",
-         {{"case_sensitive", "attribute"},
-          [](Evaluator& run, const Value& v, const Bound& a) {
-            return Extreme(run, v, a, false);
-          }}},
+        {"list", {{}, ToList}},
+        {"lower", {{}, InCase<ToLower>}},
+        {"max", {{"case_sensitive", "attribute"}, Extreme<true>}},
+        {"min", {{"case_sensitive", "attribute"}, Extreme<false>}},
         {"replace", {{"old", "new", "count"}, Replace}},
         {"reverse", {{}, Reverse}},
         {"round", {{"precision", "method"}, Round}},
@@ -393,9 +389,7 @@ const std::map<std::string, FilterRow>& Filters() {
         {"tojson", {{"ensure_ascii", "indent", "separators", "sort_keys"}, Json}},
         {"trim", {{"chars"}, Trim}},
         {"unique", {{"case_sensitive", "attribute"}, Unique}},
-        {"upper", {{}, [](Evaluator& run, const Value& v, const Bound&) {
-                     return Cased(run, ToUpper(run.ToString(v)));
-                   }}}};
+        {"upper", {{}, InCase<ToUpper>}}};
   }();
   return *kFilters;
 }

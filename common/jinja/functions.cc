@@ -109,7 +109,8 @@ int64_t WholeAt(Evaluator& run, const Bound& a, size_t i, int64_t otherwise) {
   return otherwise;
 }
 
-Value StripText(Evaluator& run, const std::string& text, const Bound& a, bool left, bool right) {
+template <bool left, bool right>
+Value StripText(Evaluator& run, const std::string& text, const Bound& a) {
   const std::optional<std::string> chars = TextAt(run, a, 0);
   return run.NewText(std::string(
       Strip(text, left, right,
@@ -135,7 +136,8 @@ std::vector<Value> SplitWords(const std::string& text, int64_t most) {
   return parts;
 }
 
-Value SplitText(Evaluator& run, const std::string& text, const Bound& a, bool from_right) {
+template <bool from_right>
+Value SplitText(Evaluator& run, const std::string& text, const Bound& a) {
   const std::optional<std::string> separator = TextAt(run, a, 0);
   const int64_t most = WholeAt(run, a, 1, -1);
   if (!run.ok()) return {};
@@ -158,7 +160,8 @@ Value SplitText(Evaluator& run, const std::string& text, const Bound& a, bool fr
   return run.NewList(std::move(parts));
 }
 
-Value BeginsOrEnds(Evaluator& run, const std::string& text, const Bound& a, bool begins) {
+template <bool begins>
+Value BeginsOrEnds(Evaluator& run, const std::string& text, const Bound& a) {
   if (!a.Has(0)) return run.Fail("a text to look for is missing");
   const bool several = a.values[0]->is_list() && a.values[0]->is_tuple();
   const std::vector<Value> wanted =
@@ -190,7 +193,8 @@ Value ReplaceText(Evaluator& run, const std::string& text, const Bound& a) {
   return run.NewText(result.append(text, at));
 }
 
-Value FindText(Evaluator& run, const std::string& text, const Bound& a, bool last) {
+template <bool last>
+Value FindText(Evaluator& run, const std::string& text, const Bound& a) {
   const std::optional<std::string> wanted = TextAt(run, a, 0);
   if (!run.ok() || !wanted.has_value()) return run.Fail("a text to look for is missing");
   run.Charge(text.size());
@@ -213,7 +217,8 @@ Value CountText(Evaluator& run, const std::string& text, const Bound& a) {
   return Value(count);
 }
 
-Value WithoutEnd(Evaluator& run, const std::string& text, const Bound& a, bool prefix) {
+template <bool prefix>
+Value WithoutEnd(Evaluator& run, const std::string& text, const Bound& a) {
   const std::optional<std::string> end = TextAt(run, a, 0);
   if (!run.ok() || !end.has_value()) return run.Fail("a text is missing");
   if (prefix && text.starts_with(*end)) return run.NewText(text.substr(end->size()));
@@ -238,7 +243,8 @@ Value SplitLines(Evaluator& run, const std::string& text, const Bound&) {
 
 // Returns whether the text has characters, all of which are of `kind` in ASCII. Other characters
 // fail.
-Value AllAre(Evaluator& run, const std::string& text, bool (*is)(unsigned char)) {
+template <bool (*is)(unsigned char)>
+Value AllAre(Evaluator& run, const std::string& text, const Bound&) {
   if (std::any_of(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; })) {
     return run.Fail("classes of letters beyond ASCII are not implemented");
   }
@@ -270,51 +276,46 @@ struct TextMethod {
   Value (*call)(Evaluator& run, const std::string& text, const Bound& a);
 };
 
+Value IsSpaceText(Evaluator&, const std::string& text, const Bound&) {
+  return Value(!text.empty() && Strip(text, true, false).empty());
+}
+
+Value JoinBy(Evaluator& run, const std::string& text, const Bound& a) {
+  const Value items = a.Get(0, Value());
+  for (const Value& item : run.Items(items)) {
+    if (!item.is_string()) return run.Fail("\"join\" joins texts");
+  }
+  return run.Filter("join", items, {{Value(text)}, {}});
+}
+
 const std::map<std::string, TextMethod>& TextMethods() {
-  using Run = Evaluator&;
-  using Text = const std::string&;
-  using Args = const Bound&;
-  static const auto* const kMethods = new std::map<std::string, TextMethod>{
-      {"strip", {{"chars"}, [](Run r, Text t, Args a) { return StripText(r, t, a, true, true); }}},
-      {"lstrip",
-       {{"chars"}, [](Run r, Text t, Args a) { return StripText(r, t, a, true, false); }}},
-      {"rstrip",
-       {{"chars"}, [](Run r, Text t, Args a) { return StripText(r, t, a, false, true); }}},
-      {"split",
-       {{"sep", "maxsplit"}, [](Run r, Text t, Args a) { return SplitText(r, t, a, false); }}},
-      {"rsplit",
-       {{"sep", "maxsplit"}, [](Run r, Text t, Args a) { return SplitText(r, t, a, true); }}},
-      {"splitlines", {{}, SplitLines}},
-      {"startswith",
-       {{"prefix"}, [](Run r, Text t, Args a) { return BeginsOrEnds(r, t, a, true); }}},
-      {"endswith",
-       {{"suffix"}, [](Run r, Text t, Args a) { return BeginsOrEnds(r, t, a, false); }}},
-      {"removeprefix",
-       {{"prefix"}, [](Run r, Text t, Args a) { return WithoutEnd(r, t, a, true); }}},
-      {"removesuffix",
-       {{"suffix"}, [](Run r, Text t, Args a) { return WithoutEnd(r, t, a, false); }}},
-      {"replace", {{"old", "new", "count"}, ReplaceText}},
-      {"find", {{"sub"}, [](Run r, Text t, Args a) { return FindText(r, t, a, false); }}},
-      {"rfind", {{"sub"}, [](Run r, Text t, Args a) { return FindText(r, t, a, true); }}},
-      {"count", {{"sub"}, CountText}},
-      {"upper", {{}, [](Run r, Text t, Args) { return r.Filter("upper", Value(t), {}); }}},
-      {"lower", {{}, [](Run r, Text t, Args) { return r.Filter("lower", Value(t), {}); }}},
-      {"title", {{}, TitleText}},
-      {"capitalize",
-       {{}, [](Run r, Text t, Args) { return r.Filter("capitalize", Value(t), {}); }}},
-      {"isdigit", {{}, [](Run r, Text t, Args) { return AllAre(r, t, absl::ascii_isdigit); }}},
-      {"isalpha", {{}, [](Run r, Text t, Args) { return AllAre(r, t, absl::ascii_isalpha); }}},
-      {"isalnum", {{}, [](Run r, Text t, Args) { return AllAre(r, t, absl::ascii_isalnum); }}},
-      {"isspace",
-       {{}, [](Run, Text t, Args) { return Value(!t.empty() && Strip(t, true, false).empty()); }}},
-      {"join", {{"iterable"}, [](Run r, Text t, Args a) {
-                  const Value items = a.Get(0, Value());
-                  for (const Value& item : r.Items(items)) {
-                    if (!item.is_string()) return r.Fail("\"join\" joins texts");
-                  }
-                  return r.Filter("join", items, {{Value(t)}, {}});
-                }}}};
+  static const auto* const kMethods =
+      new std::map<std::string, TextMethod>{{"strip", {{"chars"}, StripText<true, true>}},
+                                            {"lstrip", {{"chars"}, StripText<true, false>}},
+                                            {"rstrip", {{"chars"}, StripText<false, true>}},
+                                            {"split", {{"sep", "maxsplit"}, SplitText<false>}},
+                                            {"rsplit", {{"sep", "maxsplit"}, SplitText<true>}},
+                                            {"splitlines", {{}, SplitLines}},
+                                            {"startswith", {{"prefix"}, BeginsOrEnds<true>}},
+                                            {"endswith", {{"suffix"}, BeginsOrEnds<false>}},
+                                            {"removeprefix", {{"prefix"}, WithoutEnd<true>}},
+                                            {"removesuffix", {{"suffix"}, WithoutEnd<false>}},
+                                            {"replace", {{"old", "new", "count"}, ReplaceText}},
+                                            {"find", {{"sub"}, FindText<false>}},
+                                            {"rfind", {{"sub"}, FindText<true>}},
+                                            {"count", {{"sub"}, CountText}},
+                                            {"title", {{}, TitleText}},
+                                            {"isdigit", {{}, AllAre<absl::ascii_isdigit>}},
+                                            {"isalpha", {{}, AllAre<absl::ascii_isalpha>}},
+                                            {"isalnum", {{}, AllAre<absl::ascii_isalnum>}},
+                                            {"isspace", {{}, IsSpaceText}},
+                                            {"join", {{"iterable"}, JoinBy}}};
   return *kMethods;
+}
+
+// Methods that are filters, too.
+bool IsFilterMethod(const std::string& name) {
+  return name == "upper" || name == "lower" || name == "capitalize";
 }
 
 // Methods that Python's types have besides.
@@ -361,7 +362,7 @@ Value CallFunction(Evaluator& run, const std::string& name, const Arguments& arg
 }
 
 bool HasMethod(const Value& value, const std::string& name) {
-  if (value.is_string()) return TextMethods().contains(name);
+  if (value.is_string()) return TextMethods().contains(name) || IsFilterMethod(name);
   if (value.is_dict()) return IsPythons(name, {"get", "items", "keys", "values", "copy"});
   return false;
 }
@@ -387,6 +388,7 @@ bool IsUnknownMethod(const Value& value, const std::string& name) {
 Value CallMethod(Evaluator& run, const Value& self, const std::string& name,
                  const Arguments& arguments) {
   if (self.is_dict()) return CallDictMethod(run, self, name, arguments);
+  if (IsFilterMethod(name)) return run.Filter(name, self, arguments);
   const auto found = TextMethods().find(name);
   if (found == TextMethods().end()) {
     return run.Fail(absl::StrCat("the method \"", name, "\" is not implemented"));

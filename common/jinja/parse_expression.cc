@@ -58,17 +58,8 @@ void TokenReader::Fail(const std::string& problem) {
 }
 
 std::string TokenReader::Here() const {
-  switch (current().kind) {
-    case Token::Kind::kEnd:
-    case Token::Kind::kText:
-    case Token::Kind::kOutputBegin:
-    case Token::Kind::kBlockBegin:
-    case Token::Kind::kOutputEnd:
-    case Token::Kind::kBlockEnd:
-      return "the end";
-    default:
-      return absl::StrCat("\"", current().text, "\"");
-  }
+  const bool has_text = current().kind >= Token::Kind::kName && !Is(Token::Kind::kEnd);
+  return has_text ? absl::StrCat("\"", current().text, "\"") : "the end";
 }
 
 bool TokenReader::Enter() {
@@ -124,17 +115,22 @@ ExpressionPtr ExpressionParser::ParseTuple(bool conditional) {
   return tuple;
 }
 
-ExpressionPtr ExpressionParser::Or() {
-  ExpressionPtr left = And();
-  while (in_.ok() && in_.TakeName("or")) left = Binary(std::move(left), "or", And());
+ExpressionPtr ExpressionParser::Chain(std::initializer_list<const char*> operators, Level next) {
+  ExpressionPtr left = (this->*next)();
+  while (in_.ok()) {
+    const auto* const op = std::find_if(operators.begin(), operators.end(), [&](const char* each) {
+      return in_.IsName(each) || in_.IsOperator(each);
+    });
+    if (op == operators.end()) break;
+    in_.Advance();
+    left = Binary(std::move(left), *op, (this->*next)());
+  }
   return left;
 }
 
-ExpressionPtr ExpressionParser::And() {
-  ExpressionPtr left = Not();
-  while (in_.ok() && in_.TakeName("and")) left = Binary(std::move(left), "and", Not());
-  return left;
-}
+ExpressionPtr ExpressionParser::Or() { return Chain({"or"}, &ExpressionParser::And); }
+
+ExpressionPtr ExpressionParser::And() { return Chain({"and"}, &ExpressionParser::Not); }
 
 ExpressionPtr ExpressionParser::Not() {
   if (!in_.IsName("not")) return Comparison();
@@ -172,33 +168,13 @@ ExpressionPtr ExpressionParser::Comparison() {
 }
 
 ExpressionPtr ExpressionParser::Sum() {
-  ExpressionPtr left = Concatenation();
-  while (in_.ok() && (in_.IsOperator("+") || in_.IsOperator("-"))) {
-    const std::string op = in_.current().text;
-    in_.Advance();
-    left = Binary(std::move(left), op, Concatenation());
-  }
-  return left;
+  return Chain({"+", "-"}, &ExpressionParser::Concatenation);
 }
 
-ExpressionPtr ExpressionParser::Concatenation() {
-  ExpressionPtr left = Product();
-  while (in_.ok() && in_.TakeOperator("~")) left = Binary(std::move(left), "~", Product());
-  return left;
-}
+ExpressionPtr ExpressionParser::Concatenation() { return Chain({"~"}, &ExpressionParser::Product); }
 
 ExpressionPtr ExpressionParser::Product() {
-  ExpressionPtr left = Power();
-  const auto is_product = [&] {
-    return in_.IsOperator("*") || in_.IsOperator("/") || in_.IsOperator("//") ||
-           in_.IsOperator("%");
-  };
-  while (in_.ok() && is_product()) {
-    const std::string op = in_.current().text;
-    in_.Advance();
-    left = Binary(std::move(left), op, Power());
-  }
-  return left;
+  return Chain({"*", "/", "//", "%"}, &ExpressionParser::Power);
 }
 
 ExpressionPtr ExpressionParser::Power() {
@@ -232,8 +208,8 @@ ExpressionPtr ExpressionParser::Unary(bool with_filters) {
 
 ExpressionPtr ExpressionParser::Primary() {
   if (in_.IsOperator("(")) return Bracketed();
-  if (in_.IsOperator("[")) return ListLiteral();
-  if (in_.IsOperator("{")) return DictLiteral();
+  if (in_.IsOperator("[")) return Literal(Kind::kList, "]");
+  if (in_.IsOperator("{")) return Literal(Kind::kDict, "}");
   return Constant();
 }
 
@@ -245,28 +221,19 @@ ExpressionPtr ExpressionParser::Bracketed() {
   return inner;
 }
 
-ExpressionPtr ExpressionParser::ListLiteral() {
-  ExpressionPtr list = New(Kind::kList);
+ExpressionPtr ExpressionParser::Literal(Kind kind, const char* end) {
+  ExpressionPtr literal = New(kind);
   in_.Advance();
-  while (in_.ok() && !in_.IsOperator("]")) {
-    list->parts.push_back(Parse());
+  while (in_.ok() && !in_.IsOperator(end)) {
+    literal->parts.push_back(Parse());
+    if (kind == Kind::kDict) {
+      in_.Expect(":");
+      literal->parts.push_back(Parse());
+    }
     if (!in_.TakeOperator(",")) break;
   }
-  in_.Expect("]");
-  return list;
-}
-
-ExpressionPtr ExpressionParser::DictLiteral() {
-  ExpressionPtr dict = New(Kind::kDict);
-  in_.Advance();
-  while (in_.ok() && !in_.IsOperator("}")) {
-    dict->parts.push_back(Parse());
-    in_.Expect(":");
-    dict->parts.push_back(Parse());
-    if (!in_.TakeOperator(",")) break;
-  }
-  in_.Expect("}");
-  return dict;
+  in_.Expect(end);
+  return literal;
 }
 
 ExpressionPtr ExpressionParser::Constant() {

@@ -65,6 +65,9 @@ class ExpressionParser {
   using Kind = Expression::Kind;
   ExpressionPtr New(Kind kind, std::string text = "");
   ExpressionPtr Binary(ExpressionPtr left, std::string op, ExpressionPtr right);
+  using Level = ExpressionPtr (ExpressionParser::*)();
+  // Operands of `next` with such operators between them, from the left.
+  ExpressionPtr Chain(std::initializer_list<const char*> operators, Level next);
   ExpressionPtr Or();
   ExpressionPtr And();
   ExpressionPtr Not();
@@ -76,8 +79,7 @@ class ExpressionParser {
   ExpressionPtr Unary(bool with_filters);
   ExpressionPtr Primary();
   ExpressionPtr Bracketed();
-  ExpressionPtr ListLiteral();
-  ExpressionPtr DictLiteral();
+  ExpressionPtr Literal(Kind kind, const char* end);  // a list, or a dict
   ExpressionPtr Constant();
   ExpressionPtr Postfix(ExpressionPtr subject);
   ExpressionPtr Subscript(ExpressionPtr subject);

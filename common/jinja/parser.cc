@@ -67,6 +67,13 @@ class Parser {
     if (!in_.Is(kind)) return in_.Fail(absl::StrCat("expected the tag's end, not ", in_.Here()));
     in_.Advance();
   }
+  // The body behind the tag that ends here, up to and with the block `end`; of an `outside` one see
+  // Outside.
+  void LastBody(const char* end, bool outside, Statement* statement) {
+    End(Token::Kind::kBlockEnd);
+    statement->bodies.push_back(outside ? Outside({end}) : Until({end}));
+    EndBlock(end);
+  }
   // Ends the block whose last word is `word`.
   void EndBlock(const char* word) {
     if (in_.ok() && !in_.TakeName(word)) {
@@ -82,13 +89,12 @@ class Parser {
     if (word == "for") return body->push_back(For());
     if (word == "set") return body->push_back(Set());
     if (word == "macro") return body->push_back(Macro());
-    if (word == "filter") return body->push_back(FilterBlock());
     if (word == "with") return body->push_back(With());
-    if (word == "generation") {  // marks answers for other tools
-      auto block = New(Kind::kBody);
-      End(Token::Kind::kBlockEnd);
-      block->bodies.push_back(Until({"endgeneration"}));
-      EndBlock("endgeneration");
+    if (word == "filter" || word == "generation") {  // the latter marks answers for other tools
+      const bool filters = word == "filter";
+      auto block = New(filters ? Kind::kFilterBlock : Kind::kBody);
+      if (filters) block->expressions.push_back(expressions_.ParseFilters(nullptr));
+      LastBody(filters ? "endfilter" : "endgeneration", filters, block.get());
       return body->push_back(std::move(block));
     }
     if (word == "break" || word == "continue") {
@@ -108,10 +114,10 @@ class Parser {
       more = in_.TakeName("elif");
     }
     if (in_.ok() && in_.TakeName("else")) {
-      End(Token::Kind::kBlockEnd);
-      statement->bodies.push_back(Until({"endif"}));
+      LastBody("endif", false, statement.get());
+    } else {
+      EndBlock("endif");
     }
-    EndBlock("endif");
     return statement;
   }
 
@@ -140,10 +146,10 @@ class Parser {
     statement->bodies.push_back(Until({"else", "endfor"}));
     --loops_;
     if (in_.ok() && in_.TakeName("else")) {
-      End(Token::Kind::kBlockEnd);
-      statement->bodies.push_back(Until({"endfor"}));
+      LastBody("endfor", false, statement.get());
+    } else {
+      EndBlock("endfor");
     }
-    EndBlock("endfor");
     return statement;
   }
 
@@ -162,9 +168,7 @@ class Parser {
     statement->kind = Kind::kSetBlock;
     statement->expressions.push_back(in_.TakeOperator("|") ? expressions_.ParseFilters(nullptr)
                                                            : nullptr);
-    End(Token::Kind::kBlockEnd);
-    statement->bodies.push_back(Outside({"endset"}));
-    EndBlock("endset");
+    LastBody("endset", true, statement.get());
     return statement;
   }
 
@@ -186,18 +190,7 @@ class Parser {
       if (!in_.TakeOperator(",")) break;
     }
     in_.Expect(")");
-    End(Token::Kind::kBlockEnd);
-    statement->bodies.push_back(Outside({"endmacro"}));
-    EndBlock("endmacro");
-    return statement;
-  }
-
-  std::unique_ptr<Statement> FilterBlock() {
-    auto statement = New(Kind::kFilterBlock);
-    statement->expressions.push_back(expressions_.ParseFilters(nullptr));
-    End(Token::Kind::kBlockEnd);
-    statement->bodies.push_back(Outside({"endfilter"}));
-    EndBlock("endfilter");
+    LastBody("endmacro", true, statement.get());
     return statement;
   }
 
@@ -209,9 +202,7 @@ class Parser {
       statement->expressions.push_back(expressions_.Parse());
       if (!in_.TakeOperator(",")) break;
     }
-    End(Token::Kind::kBlockEnd);
-    statement->bodies.push_back(Until({"endwith"}));
-    EndBlock("endwith");
+    LastBody("endwith", false, statement.get());
     return statement;
   }
 

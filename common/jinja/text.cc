@@ -132,45 +132,8 @@ std::optional<std::string> Repr(const Value& value, int depth) {
 }
 
 void AppendJsonText(std::string_view text, bool ascii, std::string* out) {
-  *out += '"';
-  for (size_t at = 0; at < text.size();) {
-    const Character c = CharacterAt(text, at);
-    switch (c.code) {
-      case '"':
-        *out += "\\\"";
-        break;
-      case '\\':
-        *out += "\\\\";
-        break;
-      case '\n':
-        *out += "\\n";
-        break;
-      case '\r':
-        *out += "\\r";
-        break;
-      case '\t':
-        *out += "\\t";
-        break;
-      case '\b':
-        *out += "\\b";
-        break;
-      case '\f':
-        *out += "\\f";
-        break;
-      default:
-        if (c.code < 0x20 || (ascii && c.code > 0x7e && c.code < 0x10000)) {
-          absl::StrAppendFormat(out, "\\u%04x", c.code);
-        } else if (ascii && c.code >= 0x10000) {
-          const uint32_t rest = c.code - 0x10000;
-          absl::StrAppendFormat(out, "\\u%04x\\u%04x", 0xd800 + (rest >> 10),
-                                0xdc00 + (rest & 0x3ff));
-        } else {
-          *out += text.substr(at, c.bytes);
-        }
-    }
-    at += c.bytes;
-  }
-  *out += '"';
+  using Json = nlohmann::json;
+  *out += Json(std::string(text)).dump(-1, ' ', ascii, Json::error_handler_t::replace);
 }
 
 class JsonPrinter {

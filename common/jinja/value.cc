@@ -110,29 +110,11 @@ bool Value::operator==(const Value& other) const {
 }
 
 const char* TypeName(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::kUndefined:
-      return "undefined";
-    case Value::Kind::kNone:
-      return "None";
-    case Value::Kind::kBool:
-      return "bool";
-    case Value::Kind::kInteger:
-      return "int";
-    case Value::Kind::kFloat:
-      return "float";
-    case Value::Kind::kString:
-      return "str";
-    case Value::Kind::kList:
-      return value.is_tuple() ? "tuple" : "list";
-    case Value::Kind::kDict:
-      return "dict";
-    case Value::Kind::kNamespace:
-      return "namespace";
-    case Value::Kind::kFunction:
-      return "function";
-  }
-  return "";
+  // By Kind.
+  constexpr const char* kNames[] = {"undefined", "None", "bool", "int",       "float",
+                                    "str",       "list", "dict", "namespace", "function"};
+  const bool tuple = value.is_list() && value.is_tuple();
+  return tuple ? "tuple" : kNames[static_cast<size_t>(value.kind())];
 }
 
 namespace {

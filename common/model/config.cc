@@ -212,7 +212,8 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
   ATOLL_RETURN_IF_ERROR(CheckRange("ffn", c.ffn, kMaxWidth));
   c.max_positions = sequence_length;
   c.tied_head = spec.tied_head;
-  family.set_defaults(&c);
+  c.norm_eps = family.norm_eps;
+  if (family.set_defaults != nullptr) family.set_defaults(&c);
   ATOLL_RETURN_IF_ERROR(c.Validate());
   return c;
 }

@@ -8,6 +8,9 @@
 namespace atl {
 namespace {
 
+// By RopeScaling::Kind.
+constexpr const char* kScalings[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+
 void ReadLlama3Scaling(ConfigFields& fields, RopeScaling* scaling) {
   scaling->low_frequency_factor = fields.Number("low_freq_factor");
   scaling->high_frequency_factor = fields.Number("high_freq_factor");
@@ -61,16 +64,20 @@ double ConfigFields::Number(const std::string& name, double otherwise) {
   return object_[name].get<double>();
 }
 
+const nlohmann::json* ConfigFields::Array(const std::string& name, size_t least, size_t most) {
+  if (!Has(name)) return nullptr;
+  const auto& array = object_[name];
+  if (array.is_array() && array.size() >= least && array.size() <= most) return &array;
+  Fail(name, absl::StrCat("is not an array of ", least, " to ", most, " numbers"));
+  return nullptr;
+}
+
 std::vector<int64_t> ConfigFields::Integers(const std::string& name, size_t most, int64_t max,
                                             std::vector<int64_t> otherwise) {
-  if (!Has(name)) return otherwise;
-  const auto& array = object_[name];
-  if (!array.is_array() || array.empty() || array.size() > most) {
-    Fail(name, absl::StrCat("is not an array of 1 to ", most, " numbers"));
-    return otherwise;
-  }
+  const auto* const array = Array(name, 1, most);
+  if (array == nullptr) return otherwise;
   std::vector<int64_t> numbers;
-  for (const auto& element : array) {
+  for (const auto& element : *array) {
     const auto value = JsonInteger(element, 1, max);
     if (!value.ok()) Fail(name, value.status().message());
     numbers.push_back(value.ok() ? *value : 1);
@@ -80,13 +87,8 @@ std::vector<int64_t> ConfigFields::Integers(const std::string& name, size_t most
 
 std::vector<int64_t> ConfigFields::Indices(const std::string& name, int64_t count) {
   std::vector<int64_t> indices;
-  if (!Has(name)) return indices;
-  const auto& array = object_[name];
-  if (!array.is_array() || static_cast<int64_t>(array.size()) > kMaxLayers) {
-    Fail(name, absl::StrCat("is not an array of at most ", kMaxLayers, " numbers"));
-    return indices;
-  }
-  for (const auto& element : array) {
+  const auto* const array = Array(name, 0, kMaxLayers);
+  for (const auto& element : array == nullptr ? nlohmann::json::array() : *array) {
     const auto index = JsonInteger(element, 0, kMaxLayers - 1);
     if (!index.ok()) Fail(name, index.status().message());
     if (index.ok() && *index < count) indices.push_back(*index);
@@ -96,14 +98,10 @@ std::vector<int64_t> ConfigFields::Indices(const std::string& name, int64_t coun
 
 std::vector<double> ConfigFields::Numbers(const std::string& name, size_t most,
                                           std::vector<double> otherwise) {
-  if (!Has(name)) return otherwise;
-  const auto& array = object_[name];
-  if (!array.is_array() || array.empty() || array.size() > most) {
-    Fail(name, absl::StrCat("is not an array of 1 to ", most, " numbers"));
-    return otherwise;
-  }
+  const auto* const array = Array(name, 1, most);
+  if (array == nullptr) return otherwise;
   std::vector<double> numbers;
-  for (const auto& element : array) {
+  for (const auto& element : *array) {
     if (!element.is_number()) Fail(name, "holds something that is not a number");
     numbers.push_back(element.is_number() ? element.get<double>() : 0);
   }
@@ -253,19 +251,13 @@ void ConfigFields::ReadScaling(const nlohmann::json& rope, const std::string& na
   const std::string type = fields.Text("rope_type", fields.Text("type", "default"));
   config->rope_theta = fields.Number("rope_theta", config->rope_theta);
   using Kind = RopeScaling::Kind;
-  const std::pair<const char*, Kind> kinds[] = {{"default", Kind::kNone},
-                                                {"linear", Kind::kLinear},
-                                                {"dynamic", Kind::kDynamic},
-                                                {"llama3", Kind::kLlama3},
-                                                {"yarn", Kind::kYarn}};
-  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
-                                  [&](const auto& k) { return type == k.first; });
-  if (kind == std::end(kinds)) {
+  const auto* kind = std::find(std::begin(kScalings), std::end(kScalings), type);
+  if (kind == std::end(kScalings)) {
     return Fail(name,
                 absl::StrCat("has rope_type \"", type,
                              "\"; Atoll implements default, linear, dynamic, llama3 and yarn"));
   }
-  scaling.kind = kind->second;
+  scaling.kind = static_cast<Kind>(kind - kScalings);
   fields.MustBe("partial_rotary_factor", 1.0);
   if (scaling.kind == Kind::kNone) {
     fields.Has("factor");  // which transformers ignores here
@@ -301,6 +293,29 @@ void ConfigFields::LayerTypes(const ModelConfig& config) {
     return Fail("layer_types", absl::StrCat("has another type than \"", expected, "\" for layer ",
                                             i, ", the only one Atoll implements there"));
   }
+}
+
+void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json) {
+  using Kind = RopeScaling::Kind;
+  const RopeScaling& s = config.rope_scaling;
+  nlohmann::ordered_json scaling;
+  if (s.kind != Kind::kNone) {
+    scaling = {{"rope_type", kScalings[static_cast<size_t>(s.kind)]}, {"factor", s.factor}};
+    if (s.original_positions > 0) {
+      scaling["original_max_position_embeddings"] = s.original_positions;
+    }
+  }
+  if (s.kind == Kind::kLlama3) {
+    scaling["low_freq_factor"] = s.low_frequency_factor;
+    scaling["high_freq_factor"] = s.high_frequency_factor;
+  }
+  if (s.kind == Kind::kYarn) {
+    scaling["beta_fast"] = s.beta_fast;
+    scaling["beta_slow"] = s.beta_slow;
+    if (s.attention_factor > 0) scaling["attention_factor"] = s.attention_factor;
+  }
+  (*json)["rope_theta"] = config.rope_theta;
+  (*json)["rope_scaling"] = std::move(scaling);
 }
 
 }  // namespace atl

@@ -82,6 +82,8 @@ class ConfigFields {
   const absl::Status& status() const { return status_; }
 
  private:
+  // Null where the field is absent, null, or no such array, which is refused.
+  const nlohmann::json* Array(const std::string& name, size_t least, size_t most);
   void CheckActivation(const std::string& name);
   void ReadScaling(const nlohmann::json& rope, const std::string& name, ModelConfig* config);
 
@@ -93,6 +95,9 @@ class ConfigFields {
   std::vector<std::string> unknown_;  // "name = value"
   absl::Status status_;
 };
+
+// Writes rope_theta and rope_scaling, as ConfigFields::Rope reads them.
+void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
 
 }  // namespace atl
 

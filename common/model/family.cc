@@ -4,38 +4,16 @@
 
 namespace atl {
 
-// All, as families/*.cc define them.
-#define ATOLL_FAMILIES(F) \
-  F(Bert)                 \
-  F(Dots1)                \
-  F(EfficientNet)         \
-  F(Gemma2)               \
-  F(Gpt2)                 \
-  F(Llama)                \
-  F(Mistral)              \
-  F(Mixtral)              \
-  F(Olmo2)                \
-  F(Olmoe)                \
-  F(Phi3)                 \
-  F(Qwen2)                \
-  F(Qwen2Moe)             \
-  F(Qwen3)                \
-  F(Qwen3Moe)             \
-  F(ResNet)
-
-#define ATOLL_DECLARE(Name) extern const Family k##Name##Family;
-ATOLL_FAMILIES(ATOLL_DECLARE)
-#undef ATOLL_DECLARE
-
-namespace {
-
-#define ATOLL_ADDRESS(Name) &k##Name##Family,
-constexpr const Family* kFamilies[] = {ATOLL_FAMILIES(ATOLL_ADDRESS)};
-#undef ATOLL_ADDRESS
-
-}  // namespace
-
-std::span<const Family* const> AllFamilies() { return kFamilies; }
+const std::vector<const Family*>& AllFamilies() {
+  static const auto* const kAll = [] {
+    auto* all = new std::vector<const Family*>{&kResNetFamily, &kEfficientNetFamily};
+    for (const auto table : {kOlderFamilies, kLlamaFamilies, kMixtureFamilies}) {
+      for (const Family& family : table) all->push_back(&family);
+    }
+    return all;
+  }();
+  return *kAll;
+}
 
 nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids) {
   if (ids.empty()) return nullptr;
@@ -44,7 +22,7 @@ nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids) {
 }
 
 const Family& GetFamily(ModelFamily id) {
-  for (const Family* family : kFamilies) {
+  for (const Family* family : AllFamilies()) {
     if (family->id == id) return *family;
   }
   ATOLL_CHECK(false, "no family ", static_cast<int>(id));
@@ -52,7 +30,7 @@ const Family& GetFamily(ModelFamily id) {
 }
 
 const Family* FindFamily(absl::string_view model_type) {
-  for (const Family* family : kFamilies) {
+  for (const Family* family : AllFamilies()) {
     if (model_type == family->model_type) return family;
   }
   return nullptr;

@@ -1,9 +1,10 @@
-// The families of models, one file each in families/, and how they are found. A new family is one
-// file, one value of ModelFamily and one line in family.cc.
+// The families of models, in families/, and how they are found. A new family is a value of
+// ModelFamily and an entry of the table of a file there.
 
 #ifndef ATOLL_COMMON_MODEL_FAMILY_H_
 #define ATOLL_COMMON_MODEL_FAMILY_H_
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,26 +15,108 @@ namespace atl {
 
 struct ImageLayer;
 
+// Goes through the fields of a config.json and the numbers that they stand for: reads the numbers,
+// or writes the fields. A family lists its fields once, for both.
+class FieldPass {
+ public:
+  FieldPass(ConfigFields& in, ModelConfig* config) : in_(&in), config_(*config) {}
+  FieldPass(nlohmann::ordered_json* out, ModelConfig* config) : out_(out), config_(*config) {}
+
+  bool reads() const { return in_ != nullptr; }
+  ConfigFields& in() { return *in_; }              // REQUIRES: reads()
+  nlohmann::ordered_json& out() { return *out_; }  // REQUIRES: !reads()
+  ModelConfig& config() { return config_; }
+
+  // `absent`: of a file without the field; none: that is an error.
+  void Integer(const char* name, int64_t* number, int64_t max,
+               std::optional<int64_t> absent = std::nullopt) {
+    if (!reads()) return Written(name, *number);
+    *number = absent ? in().Integer(name, max, *absent) : in().Integer(name, max);
+  }
+  void Number(const char* name, double* number, double absent) {
+    if (!reads()) return Written(name, *number);
+    *number = in().Number(name, absent);
+  }
+  void Flag(const char* name, bool* flag, bool absent) {
+    if (!reads()) return Written(name, *flag);
+    *flag = in().Flag(name, absent);
+  }
+  // 0 and null stand for each other: the feature is off.
+  void IntegerOrNull(const char* name, int64_t* number, int64_t max, int64_t absent) {
+    if (reads())
+      *number = in().IntegerOrNull(name, max, absent);
+    else if (*number > 0)
+      Written(name, *number);
+    else
+      Written(name, nullptr);
+  }
+  void NumberOrNull(const char* name, double* number, double absent) {
+    if (reads())
+      *number = in().NumberOrNull(name, absent);
+    else if (*number > 0)
+      Written(name, *number);
+    else
+      Written(name, nullptr);
+  }
+  // The only value that is read, which is written.
+  void Fixed(const char* name, const nlohmann::json& value) {
+    if (reads())
+      in().MustBe(name, value);
+    else
+      Written(name, value);
+  }
+  // The same of a field that is not written.
+  void Only(const char* name, const nlohmann::json& value) {
+    if (reads()) in().MustBe(name, value);
+  }
+  // Names of one function, of which `written` is written.
+  void Activation(const char* name, const char* written, std::vector<std::string> names) {
+    if (reads())
+      in().Activation(name, std::move(names));
+    else
+      Written(name, written);
+  }
+  void Silu() { Activation("hidden_act", "silu", {"silu", "swish"}); }
+  // A field that changes nothing here.
+  void Written(const char* name, const nlohmann::json& value) {
+    if (!reads()) out()[name] = value;
+  }
+  void Ignored(const char* name) {
+    if (reads()) in().Has(name);
+  }
+
+ private:
+  ConfigFields* const in_ = nullptr;
+  nlohmann::ordered_json* const out_ = nullptr;
+  ModelConfig& config_;
+};
+
 struct Family {
   ModelFamily id;
   const char* model_type;    // in config.json
   const char* architecture;  // transformers' class
-  double default_ffn_ratio;  // a job file's feed_forward 0 is this times hidden,
-  int64_t ffn_multiple;      // rounded up to a multiple of this
-  // Sets the numbers that a job file leaves open.
-  void (*set_defaults)(ModelConfig* config);
-  void (*read)(ConfigFields& fields, ModelConfig* config);
-  void (*write)(const ModelConfig& config, nlohmann::ordered_json* json);
+  // The fields, but for vocab_size, tie_word_embeddings and those that all families have.
+  void (*fields)(FieldPass& pass);
   Architecture (*describe)(const ModelConfig& config);
+  bool tied_head = false;  // where config.json does not say
+  // Numbers that a job file leaves open: feed_forward 0 is default_ffn_ratio times hidden, rounded
+  // up to a multiple of ffn_multiple.
+  double default_ffn_ratio = 8.0 / 3;
+  int64_t ffn_multiple = 32;
+  double norm_eps = 1e-5;
+  void (*set_defaults)(ModelConfig* config) = nullptr;  // sets what else there is
   // Lists the layers of a model of images; null: the family is a transformer.
   std::vector<ImageLayer> (*image_layers)(const ModelConfig& config) = nullptr;
 };
 
-// Families are defined in families/*.cc; family.cc lists them.
+// Tables of families/*.cc.
+extern const std::span<const Family> kOlderFamilies, kLlamaFamilies, kMixtureFamilies;
+extern const Family kResNetFamily, kEfficientNetFamily;
+
 const Family& GetFamily(ModelFamily id);
 // Null: there is none.
 const Family* FindFamily(absl::string_view model_type);
-std::span<const Family* const> AllFamilies();
+const std::vector<const Family*>& AllFamilies();
 
 // ---- What the families that came after LLaMA share with it ----
 
@@ -45,47 +128,22 @@ struct LlamaDefaults {
   double norm_eps = 1e-6;
 };
 
-// transformers' names of one formula.
-inline const std::vector<std::string> kGeluTanh = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast",
-                                                   "gelu_accurate"};
+// hidden_size and so on, up to rms_norm_eps, and rotary positions.
+void LlamaSizes(FieldPass& pass, const LlamaDefaults& absent);
+// sliding_window, of all blocks; 0: none.
+void WindowField(FieldPass& pass, int64_t absent);
+// Qwen's window: of the blocks from max_window_layers on, where use_sliding_window is true.
+void UpperWindow(FieldPass& pass);
+Architecture DescribeLlama(const ModelConfig& config);
+// Adds norms of queries and keys, of which each has its weight in a file.
+void AddQkNorm(QkNorm norm, Architecture* a);
 
-// hidden_size and so on, up to rms_norm_eps.
-void ReadLlamaSizes(ConfigFields& fields, const LlamaDefaults& defaults, ModelConfig* config);
-void WriteLlamaSizes(const ModelConfig& config, nlohmann::ordered_json* json);
 // One id, several, or null.
 nlohmann::ordered_json TokenIdsJson(const std::vector<int64_t>& ids);
-// null, which stands for a feature that is off, unless `value` is above 0.
-template <typename Number>
-nlohmann::ordered_json PositiveOrNull(Number value) {
-  if (value > 0) return value;
-  return nullptr;
-}
-// rope_theta and rope_scaling.
-void WriteRope(const ModelConfig& config, nlohmann::ordered_json* json);
-Architecture DescribeLlama(const ModelConfig& config);
-// Qwen's window: of the blocks from max_window_layers on, where use_sliding_window is true.
-void ReadUpperWindow(ConfigFields& fields, ModelConfig* config);
-void WriteUpperWindow(const ModelConfig& config, nlohmann::ordered_json* json);
-
-// ---- What mixtures of experts share ----
-
-struct ExpertsDefaults {
-  const char* count_field = "";
-  int64_t count = 0;      // 0: files must say it
-  int64_t per_token = 0;  // likewise
-  double auxiliary_loss = 0.001;
-};
-
-// How many experts there are and are chosen, and the loss that balances them.
-void ReadExperts(ConfigFields& fields, const ExpertsDefaults& defaults, ModelConfig* config);
-void WriteExperts(const ModelConfig& config, const char* count_field, nlohmann::ordered_json* json);
-// mlp.gate and mlp.experts.*, as most families call them.
-void NameExperts(ParamNames* names);
 
 // ---- What models of images share ----
 
-void ReadImageSizes(ConfigFields& fields, ModelConfig* config);
-void WriteImageSizes(const ModelConfig& config, nlohmann::ordered_json* json);
+void ImageSizes(FieldPass& pass);
 Architecture DescribeImages(const ModelConfig& config);
 
 }  // namespace atl

@@ -58,7 +58,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.special_tokens.eos = fields.TokenIds("eos_token_id");
   config.special_tokens.pad = fields.TokenIds("pad_token_id");
   config.initializer_range = fields.Number("initializer_range", config.initializer_range);
-  family->read(fields, &config);
+  if (family->image_layers == nullptr) {
+    config.vocab = fields.Integer("vocab_size", kMaxVocab);
+    config.tied_head = fields.Flag("tie_word_embeddings", family->tied_head);
+  }
+  FieldPass pass(fields, &config);
+  family->fields(pass);
   fields.CheckUnread(family->model_type);
   ATOLL_RETURN_IF_ERROR(fields.status());
   if (config.is_images()) {
@@ -79,7 +84,9 @@ std::string FormatModelConfig(const ModelConfig& config, absl::string_view dtype
   if (!config.is_images()) json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
   if (!config.is_images()) json["vocab_size"] = config.vocab;
-  family.write(config, &json);
+  ModelConfig copy = config;
+  FieldPass pass(&json, &copy);
+  family.fields(pass);
   json["initializer_range"] = config.initializer_range;
   json["torch_dtype"] = dtype;
   if (config.is_images()) return json.dump(2) + "\n";

@@ -1,9 +1,12 @@
 #include "common/model/unknown_fields.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace atl {
 namespace {
@@ -12,165 +15,70 @@ using Json = nlohmann::json;
 
 // Fields of generation, of how a file was made, of heads of classes, of poolers, of how operations
 // are computed, and of dropout, which Atoll does not do.
-constexpr const char* kHarmless[] = {"architectures",
-                                     "attention_dropout",
-                                     "attention_probs_dropout_prob",
-                                     "_attn_implementation",
-                                     "attn_implementation",
-                                     "_attn_implementation_autoset",
-                                     "_attn_implementation_internal",
-                                     "attn_pdrop",
-                                     "auto_map",
-                                     "bad_words_ids",
-                                     "begin_suppress_tokens",
-                                     "bos_token",
-                                     "cache_implementation",
-                                     "chunk_size_feed_forward",
-                                     "classifier_dropout",
-                                     "cls_token_id",
-                                     "_commit_hash",
-                                     "decoder_start_token_id",
-                                     "directionality",
-                                     "diversity_penalty",
-                                     "do_sample",
-                                     "drop_connect_rate",
-                                     "dropout_rate",
-                                     "dtype",
-                                     "early_stopping",
-                                     "embd_pdrop",
-                                     "encoder_no_repeat_ngram_size",
-                                     "eos_token",
-                                     "eos_token_ids",
-                                     "exponential_decay_length_penalty",
-                                     "finetuning_task",
-                                     "_flash_attn_2_enabled",
-                                     "forced_bos_token_id",
-                                     "forced_decoder_ids",
-                                     "forced_eos_token_id",
-                                     "gradient_checkpointing",
-                                     "hidden_dropout_prob",
-                                     "id2label",
-                                     "is_decoder",
-                                     "is_llama_config",
-                                     "keys_to_ignore_at_inference",
-                                     "label2id",
-                                     "length_penalty",
-                                     "logits_to_keep",
-                                     "max_length",
-                                     "max_seq_len",
-                                     "max_sequence_length",
-                                     "min_length",
-                                     "model_max_length",
-                                     "model_type",
-                                     "n_ctx",
-                                     "n_special",
-                                     "_name_or_path",
-                                     "no_repeat_ngram_size",
-                                     "num_beam_groups",
-                                     "num_beams",
-                                     "num_labels",
-                                     "_num_labels",
-                                     "num_logits_to_keep",
-                                     "num_return_sequences",
-                                     "output_attentions",
-                                     "output_hidden_states",
-                                     "output_past",
-                                     "output_scores",
-                                     "pad_token",
-                                     "predict_special_tokens",
-                                     "prefix",
-                                     "pretraining_tp",
-                                     "problem_type",
-                                     "remove_invalid_values",
-                                     "reorder_and_upcast_attn",
-                                     "repetition_penalty",
-                                     "resid_pdrop",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "sep_token_id",
-                                     "seq_length",
-                                     "suppress_tokens",
-                                     "task_specific_params",
-                                     "temperature",
-                                     "tf_legacy_loss",
-                                     "tokenizer_class",
-                                     "top_k",
-                                     "top_p",
-                                     "torch_dtype",
-                                     "torchscript",
-                                     "transformers.js_config",
-                                     "transformers_version",
-                                     "typical_p",
-                                     "unk_token_id",
-                                     "use_bfloat16",
-                                     "use_cache",
-                                     "use_flash_attention_2",
-                                     "use_flash_attn",
-                                     "vocab_file"};
-constexpr const char* kHarmlessPrefixes[] = {"summary_", "pooler_", "unsloth_"};
+constexpr char kHarmless[] = R"(
+architectures attention_dropout attention_probs_dropout_prob _attn_implementation
+attn_implementation _attn_implementation_autoset _attn_implementation_internal attn_pdrop auto_map
+bad_words_ids begin_suppress_tokens bos_token cache_implementation chunk_size_feed_forward
+classifier_dropout cls_token_id _commit_hash decoder_start_token_id directionality
+diversity_penalty do_sample drop_connect_rate dropout_rate dtype early_stopping embd_pdrop
+encoder_no_repeat_ngram_size eos_token eos_token_ids exponential_decay_length_penalty
+finetuning_task _flash_attn_2_enabled forced_bos_token_id forced_decoder_ids forced_eos_token_id
+gradient_checkpointing hidden_dropout_prob id2label is_decoder is_llama_config
+keys_to_ignore_at_inference label2id length_penalty logits_to_keep max_length max_seq_len
+max_sequence_length min_length model_max_length model_type n_ctx n_special _name_or_path
+no_repeat_ngram_size num_beam_groups num_beams num_labels _num_labels num_logits_to_keep
+num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token
+predict_special_tokens prefix pretraining_tp problem_type remove_invalid_values
+reorder_and_upcast_attn repetition_penalty resid_pdrop return_dict return_dict_in_generate
+sep_token_id seq_length suppress_tokens task_specific_params temperature tf_legacy_loss
+tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version
+typical_p unk_token_id use_bfloat16 use_cache use_flash_attention_2 use_flash_attn vocab_file
+)";
+constexpr char kHarmlessPrefixes[] = "summary_ pooler_ unsloth_";
 
-constexpr const char* kActivations[] = {
-    "act_fn",     "activation",        "activation_fn", "afn", "activation_function",
-    "hidden_act", "hidden_activation", "mlp_activation"};
+constexpr char kActivations[] = R"(
+act_fn activation activation_fn afn activation_function hidden_act hidden_activation
+mlp_activation
+)";
 
 // Words of fields that other classes have for what changes a model: all but 0, false and nothing
 // does.
-constexpr const char* kChangingWords[] = {"alibi",
-                                          "attention_window",
-                                          "bias",
-                                          "clip_qkv",
-                                          "cross_attention",
-                                          "encoder_decoder",
-                                          "head_type",
-                                          "expert",
-                                          "layer_types",
-                                          "linear_attention",
-                                          "local_attention",
-                                          "lora_",
-                                          "mamba",
-                                          "moe_",
-                                          "multi_query",
-                                          "nextn",
-                                          "no_rope",
-                                          "parallel_attn",
-                                          "parallel_residual",
-                                          "position_embedding",
-                                          "post_norm",
-                                          "pruned_heads",
-                                          "qk_layernorm",
-                                          "qk_norm",
-                                          "sandwich_norm",
-                                          "sink",
-                                          "rmsnorm_type",
-                                          "norm_type",
-                                          "sliding_window",
-                                          "soft_cap",
-                                          "softcap",
-                                          "ssm_",
-                                          "vision_config",
-                                          "audio_config",
-                                          "window_pattern"};
+constexpr char kChangingWords[] = R"(
+alibi attention_window bias clip_qkv cross_attention encoder_decoder head_type expert layer_types
+linear_attention local_attention lora_ mamba moe_ multi_query nextn no_rope parallel_attn
+parallel_residual position_embedding post_norm pruned_heads qk_layernorm qk_norm sandwich_norm
+sink rmsnorm_type norm_type sliding_window soft_cap softcap ssm_ vision_config audio_config
+window_pattern
+)";
 // The same of factors, which 1 leaves as they are.
-constexpr const char* kChangingFactors[] = {
-    "_multiplier", "dim_model_base", "groups",      "logit_scale", "logits_scaling",
-    "rope",        "rotary",         "scale_depth", "scale_emb",   "embedding_scale"};
+constexpr char kChangingFactors[] = R"(
+_multiplier dim_model_base groups logit_scale logits_scaling rope rotary scale_depth scale_emb
+embedding_scale
+)";
 // Fields that are off while true.
-constexpr const char* kChangingFalse[] = {
-    "causal", "is_causal", "do_layer_norm_before", "scale_attn_weights", "use_rope", "use_rotary"};
+constexpr char kChangingFalse[] = R"(
+causal is_causal do_layer_norm_before scale_attn_weights use_rope use_rotary
+)";
 
-bool HasWord(const std::string& name, const auto& words) {
-  return std::any_of(std::begin(words), std::end(words),
-                     [&](const char* word) { return absl::StrContains(name, word); });
+// Returns whether `is` is true of one of the words.
+bool Any(const char* words, const auto& is) {
+  const std::vector<absl::string_view> list =
+      absl::StrSplit(words, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  return std::any_of(list.begin(), list.end(), is);
 }
 
-bool IsOneOf(const std::string& name, const auto& names) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+bool HasWord(const std::string& name, const char* words) {
+  return Any(words, [&](absl::string_view word) { return absl::StrContains(name, word); });
+}
+
+bool IsOneOf(const std::string& name, const char* words) {
+  return Any(words, [&](absl::string_view word) { return name == word; });
 }
 
 bool IsHarmless(const std::string& name) {
-  return IsOneOf(name, kHarmless) ||
-         std::any_of(std::begin(kHarmlessPrefixes), std::end(kHarmlessPrefixes),
-                     [&](const char* prefix) { return absl::StartsWith(name, prefix); });
+  return IsOneOf(name, kHarmless) || Any(kHarmlessPrefixes, [&](absl::string_view prefix) {
+           return absl::StartsWith(name, prefix);
+         });
 }
 
 bool IsOff(const Json& value) {

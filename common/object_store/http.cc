@@ -380,6 +380,14 @@ void AddHeadLine(absl::string_view line, WebAnswer* answer) {
       std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
 }
 
+absl::Status AnswerError(int http_status, const std::string& message) {
+  if (http_status == 401 || http_status == 403) return absl::PermissionDeniedError(message);
+  if (http_status == 404) return absl::NotFoundError(message);
+  if (http_status == 416) return absl::OutOfRangeError(message);
+  if (http_status == 429 || http_status >= 500) return absl::UnavailableError(message);
+  return absl::FailedPreconditionError(message);
+}
+
 std::string RangeText(int64_t offset, int64_t bytes) {
   return absl::StrCat("bytes=", offset, "-", offset + bytes - 1);
 }
@@ -422,9 +430,8 @@ absl::StatusOr<WebAnswer> SendOnce(const WebRequest& request, bool beside) {
 // Returns the wait that a busy server requests, within reason.
 int64_t RetryAfterMs(const WebAnswer& answer) {
   constexpr int64_t kSecondsMax = 20;
-  const auto found = answer.headers.find("retry-after");
   int64_t seconds = 0;
-  if (found == answer.headers.end() || !absl::SimpleAtoi(found->second, &seconds)) return 0;
+  if (!absl::SimpleAtoi(answer.Header("retry-after"), &seconds)) return 0;
   return 1000 * std::clamp<int64_t>(seconds, 0, kSecondsMax);
 }
 

@@ -43,7 +43,16 @@ struct WebAnswer {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
+
+  // Returns a header's value; "": there is none.
+  std::string Header(const std::string& name) const {
+    const auto found = headers.find(name);
+    return found == headers.end() ? "" : found->second;
+  }
 };
+
+// The error that an answer of failure stands for, by its status.
+absl::Status AnswerError(int http_status, const std::string& message);
 
 // Adds a line of an answer's head, as it came: "name: value", or the line that begins an answer,
 // which may follow an interim one. At most 200 headers are kept.

@@ -48,11 +48,6 @@ const char* Plural(HubPath::Type type) {
   return type == HubPath::Type::kDataset ? "datasets" : "models";
 }
 
-std::string HubHeader(const WebAnswer& answer, const char* name) {
-  const auto found = answer.headers.find(name);
-  return found == answer.headers.end() ? "" : found->second;
-}
-
 // Values that lie deeper than any that is read are left out: they are copied by recursion.
 Json ParseAnswer(const std::string& body) {
   constexpr int kDepthMax = 8;
@@ -139,14 +134,8 @@ class HubStore : public ObjectStore {
     if (std::ssize(objects) > most) objects.resize(static_cast<size_t>(most));
     return objects;
   }
-  absl::Status Write(const std::string&, std::span<const ByteSpan>) override { return ReadOnly(); }
-  absl::Status Remove(const std::string&) override { return ReadOnly(); }
 
  private:
-  absl::Status ReadOnly() const {
-    return absl::UnimplementedError(
-        absl::StrCat(url_, ": the hub can only be read; name an s3:// bucket or a folder"));
-  }
   std::string Below(const std::string& name) const {
     return place_.path.empty() ? name : absl::StrCat(place_.path, "/", name);
   }
@@ -225,14 +214,10 @@ absl::StatusOr<WebAnswer> HubServer::Fetch(const std::string& url,
   ATOLL_ASSIGN_OR_RETURN(WebAnswer answer, SendHttpWithRetries([&] { return request; }, retry_));
   if (answer.status == 200) return answer;
   const std::string message =
-      absl::StrCat(url, ": HTTP ", answer.status, " ", HubHeader(answer, "x-error-message"));
-  if (answer.status == 404) return absl::NotFoundError(message);
-  if (answer.status == 401 || answer.status == 403) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(message, "; is the name right? else set HF_TOKEN"));
-  }
-  if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
-  return absl::FailedPreconditionError(message);
+      absl::StrCat(url, ": HTTP ", answer.status, " ", answer.Header("x-error-message"));
+  const bool refused = answer.status == 401 || answer.status == 403;
+  return AnswerError(answer.status,
+                     message + (refused ? "; is the name right? else set HF_TOKEN" : ""));
 }
 
 absl::StatusOr<std::vector<HubFile>> HubServer::List(const HubPath& place,
@@ -247,7 +232,7 @@ absl::StatusOr<std::vector<HubFile>> HubServer::List(const HubPath& place,
     }
     ATOLL_ASSIGN_OR_RETURN(const WebAnswer answer, Fetch(url, cancelled));
     ATOLL_RETURN_IF_ERROR(AddFiles(ParseAnswer(answer.body), url, &files));
-    url = NextPage(HubHeader(answer, "link"));
+    url = NextPage(answer.Header("link"));
     if (!url.empty() && !absl::StartsWith(url, endpoint_ + "/")) {
       return absl::InternalError(absl::StrCat("the hub's next page is elsewhere: ", url));
     }

@@ -19,6 +19,7 @@
 #include "common/files.h"
 #include "common/object_store/hub.h"
 #include "common/object_store/hub_server.h"
+#include "common/object_store/signature.h"
 #include "common/status.h"
 
 namespace atl {
@@ -92,23 +93,6 @@ std::string KnownCommit(const fs::path& cache, const HubPath& place) {
   return CheckObjectName(commit).ok() && !absl::StrContains(commit, "/") ? commit : "";
 }
 
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    ATOLL_CHECK(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
-  }
-  void Add(ByteSpan bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
-  std::string Hex() {
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-    unsigned int bytes = 0;
-    ATOLL_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), &bytes) == 1);
-    return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), bytes});
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-};
-
 // Whole, or not there at all.
 absl::Status FetchFile(ObjectStore& store, const HubFile& file, const fs::path& to,
                        const Cancelled& cancelled) {
@@ -121,7 +105,7 @@ absl::Status FetchFile(ObjectStore& store, const HubFile& file, const fs::path& 
   const std::string part = to.string() + ".part";
   ATOLL_ASSIGN_OR_RETURN(const auto out, files.OpenAppend(part));
   ATOLL_RETURN_IF_ERROR(out->Truncate(0));
-  Sha256 sha;
+  ByteDigest sha(EVP_sha256());
   std::vector<std::byte> bytes;
   for (int64_t done = 0; done < file.bytes;) {
     bytes.resize(static_cast<size_t>(std::min(kPartBytes, file.bytes - done)));
@@ -131,7 +115,7 @@ absl::Status FetchFile(ObjectStore& store, const HubFile& file, const fs::path& 
     sha.Add(bytes);
     done += std::ssize(bytes);
   }
-  if (!file.sha256.empty() && sha.Hex() != file.sha256) {
+  if (!file.sha256.empty() && absl::BytesToHexString(sha.Finish()) != file.sha256) {
     (void)files.Remove(part);
     return absl::DataLossError(absl::StrCat(store.url(), "/", file.path,
                                             ": what was fetched has another SHA-256 than the hub "

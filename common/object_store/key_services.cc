@@ -1,6 +1,7 @@
 #include "common/object_store/key_services.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,18 +25,14 @@ int64_t ParseEnd(const std::string& text) {
   return absl::ParseTime(absl::RFC3339_full, text, &time, nullptr) ? absl::ToUnixSeconds(time) : 0;
 }
 
-// The text of a field of a flat JSON object of texts.
-std::string JsonField(const std::string& json, const std::string& name) {
-  size_t at = json.find(absl::StrCat("\"", name, "\""));
-  if (at == std::string::npos) return "";
-  at = json.find_first_not_of(" \t\r\n:", at + name.size() + 2);
-  if (at == std::string::npos || json[at] != '"') return "";
-  std::string text;
-  for (size_t i = at + 1; i < json.size() && json[i] != '"'; ++i) {
-    if (json[i] == '\\' && i + 1 < json.size()) ++i;  // "\/" and "\+" of some writers
-    text += json[i];
-  }
-  return text;
+// The text of a field of a JSON object; "": there is none.
+std::string JsonField(const std::string& json, const char* name) {
+  const auto is_flat = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    return depth < 2;  // deeper values are copied by recursion
+  };
+  const auto object = nlohmann::json::parse(json, is_flat, /*allow_exceptions=*/false);
+  const auto value = object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 absl::StatusOr<S3Access> Checked(S3Access access, const WebAnswer& answer) {

@@ -1,6 +1,5 @@
 #include "common/object_store/object_store.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "common/object_store/hub.h"
 #include "common/object_store/s3_store.h"
 #include "common/object_store/web_store.h"
+#include "common/paths.h"
 #include "common/status.h"
 
 namespace atl {
@@ -33,35 +33,24 @@ class FolderStore : public ObjectStore {
 
   absl::StatusOr<ObjectInfo> Stat(const std::string& name, const CallOptions&) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    struct stat info;
-    if (stat(Path(name).c_str(), &info) != 0) return Error("looking for", name);
-    if (!S_ISREG(info.st_mode)) return absl::NotFoundError(Path(name) + ": is not a file");
-    return Info(name, info);
+    ATOLL_ASSIGN_OR_RETURN(const auto found, FindPath(Path(name)));
+    if (!found || !found->is_file)
+      return absl::NotFoundError(Path(name) + ": there is no such file");
+    return Info(name, found->identity);
   }
 
   absl::Status Read(const std::string& name, int64_t offset, std::span<std::byte> out,
                     const CallOptions& call) override {
     ATOLL_RETURN_IF_ERROR(CheckObjectName(name));
-    const int fd = open(Path(name).c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return Error("reading", name);
-    absl::Status status;
-    struct stat info;
-    if (!call.tag.empty() && (fstat(fd, &info) != 0 || Info(name, info).tag != call.tag)) {
-      status = ChangedError(Path(name));
+    ATOLL_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(Path(name)));
+    if (!call.tag.empty() && Info(name, file.identity()).tag != call.tag) {
+      return ChangedError(Path(name));
     }
-    for (size_t done = 0; done < out.size() && status.ok();) {
-      const ssize_t got =
-          pread(fd, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) status = Error("reading", name);
-      if (got == 0) {
-        status = absl::OutOfRangeError(absl::StrCat("reading ", Path(name), ": ends at byte ",
-                                                    offset + static_cast<int64_t>(done)));
-      }
-      done += got > 0 ? static_cast<size_t>(got) : 0;
+    if (std::ssize(out) > file.bytes() - offset) {
+      return absl::OutOfRangeError(
+          absl::StrCat("reading ", Path(name), ": ends at byte ", file.bytes()));
     }
-    close(fd);
-    return status;
+    return file.Read(offset, out.data(), std::ssize(out));
   }
 
   absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) override {
@@ -121,7 +110,8 @@ class FolderStore : public ObjectStore {
       if (S_ISDIR(itself.st_mode)) {
         ATOLL_RETURN_IF_ERROR(AddObjects(below, prefix, cancelled, objects));
       } else if (S_ISREG(info.st_mode) && absl::StartsWith(name, prefix)) {
-        objects->push_back(Info(name, info));
+        const int64_t modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+        objects->push_back(Info(name, {.bytes = info.st_size, .modified_ns = modified_ns}));
       }
     }
     return absl::OkStatus();
@@ -131,15 +121,30 @@ class FolderStore : public ObjectStore {
   absl::Status Error(const char* what, const std::string& name) const {
     return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", Path(name)));
   }
-  static ObjectInfo Info(const std::string& name, const struct stat& info) {
-    return {name, info.st_size,
-            absl::StrCat(info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, "-", info.st_size)};
+  static ObjectInfo Info(const std::string& name, const FileIdentity& file) {
+    return {name, file.bytes, absl::StrCat(file.modified_ns, "-", file.bytes)};
   }
 
   const fs::path folder_;
 };
 
 }  // namespace
+
+absl::Status ObjectStore::Write(const std::string&, std::span<const ByteSpan>) {
+  return ReadOnly();
+}
+
+absl::StatusOr<std::vector<ObjectInfo>> ObjectStore::List(const std::string&, int64_t,
+                                                          const CallOptions&) {
+  return ReadOnly();
+}
+
+absl::Status ObjectStore::Remove(const std::string&) { return ReadOnly(); }
+
+absl::Status ObjectStore::ReadOnly() const {
+  return absl::UnimplementedError(absl::StrCat(
+      url(), ": a web server and the hub can only be read; name an s3:// bucket or a folder"));
+}
 
 absl::Status ChangedError(const std::string& url) {
   return absl::DataLossError(absl::StrCat(

@@ -52,17 +52,21 @@ class ObjectStore {
 
   // The object has all the parts one after the other, or is as it was before. Large ones go up in
   // parts, each with a checksum that the server compares.
-  virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers) = 0;
+  // UNIMPLEMENTED, of this and of List and Remove: the store can only be read.
+  virtual absl::Status Write(const std::string& name, std::span<const ByteSpan> buffers);
 
   // Lists the objects whose names begin with `prefix`, sorted by name, at most `most`.
   virtual absl::StatusOr<std::vector<ObjectInfo>> List(const std::string& prefix, int64_t most,
-                                                       const CallOptions& call) = 0;
+                                                       const CallOptions& call);
 
   // OK also where there is none.
-  virtual absl::Status Remove(const std::string& name) = 0;
+  virtual absl::Status Remove(const std::string& name);
 
   // "s3://bucket/prefix", "https://host/path", or the folder.
   virtual std::string url() const = 0;
+
+ private:
+  absl::Status ReadOnly() const;
 };
 
 // `url`: s3://bucket[/prefix], http(s)://host/path as a browser takes it (Stat and Read alone),

@@ -25,26 +25,13 @@ constexpr int64_t kListPage = 1000;
 constexpr int64_t kPartsMax = 10000;
 
 std::string Md5Base64(std::span<const ByteSpan> buffers) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        EVP_MD_CTX_free);
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int bytes = 0;
-  ATOLL_CHECK(EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr) == 1);
-  for (const ByteSpan& buffer : buffers)
-    EVP_DigestUpdate(context.get(), buffer.data(), buffer.size());
-  ATOLL_CHECK(EVP_DigestFinal_ex(context.get(), digest.data(), &bytes) == 1);
-  return absl::Base64Escape({reinterpret_cast<const char*>(digest.data()), bytes});
+  return absl::Base64Escape(DigestBytes(EVP_md5(), buffers));
 }
 
 int64_t Bytes(std::span<const ByteSpan> buffers) {
   int64_t bytes = 0;
   for (const ByteSpan& buffer : buffers) bytes += static_cast<int64_t>(buffer.size());
   return bytes;
-}
-
-std::string GetEntityTag(const WebAnswer& answer) {
-  const auto tag = answer.headers.find("etag");
-  return tag == answer.headers.end() ? "" : tag->second;
 }
 
 // Bytes [begin, begin + count) of the parts.
@@ -165,11 +152,9 @@ absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
     return absl::FailedPreconditionError(
         absl::StrCat(message, "; is the bucket's name \"", options_.bucket, "\" right?"));
   }
-  if (const auto region = answer.headers.find("x-amz-bucket-region");
-      answer.status >= 300 && region != answer.headers.end() &&
-      region->second != options_.access.region) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(message, "; set AWS_REGION=", region->second));
+  if (const std::string region = answer.Header("x-amz-bucket-region");
+      answer.status >= 300 && !region.empty() && region != options_.access.region) {
+    return absl::FailedPreconditionError(absl::StrCat(message, "; set AWS_REGION=", region));
   }
   if (code == "ExpiredToken" || code == "TokenRefreshRequired") {  // new ones may come soon
     return absl::UnavailableError(
@@ -178,14 +163,10 @@ absl::Status S3Store::Error(const WebAnswer& answer, const std::string& what,
   if (code == "RequestTimeTooSkewed") {
     return absl::FailedPreconditionError(absl::StrCat(message, "; set this machine's clock"));
   }
-  if (answer.status == 401 || answer.status == 403) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(message, "; are the key and its rights to the bucket right?"));
-  }
-  if (answer.status == 404) return absl::NotFoundError(message);
-  if (answer.status == 416) return absl::OutOfRangeError(message);
-  if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
-  return absl::FailedPreconditionError(message);
+  const bool refused = answer.status == 401 || answer.status == 403;
+  return AnswerError(
+      answer.status,
+      message + (refused ? "; are the key and its rights to the bucket right?" : ""));
 }
 
 absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name, const CallOptions& call) {
@@ -200,10 +181,9 @@ absl::StatusOr<ObjectInfo> S3Store::Stat(const std::string& name, const CallOpti
     ATOLL_ASSIGN_OR_RETURN(answer, SendHead(name, call));  // a server that was busy, or new keys
     if (answer.status != 200) return Error(answer, "looking for", name);
   }
-  ObjectInfo info{name, 0, GetEntityTag(answer), true};
-  const auto length = answer.headers.find("content-length");
-  if (length == answer.headers.end() || !absl::SimpleAtoi(length->second, &info.bytes) ||
-      info.bytes < 0 || info.tag.empty()) {
+  ObjectInfo info{name, 0, answer.Header("etag"), true};
+  if (!absl::SimpleAtoi(answer.Header("content-length"), &info.bytes) || info.bytes < 0 ||
+      info.tag.empty()) {
     return absl::InternalError(
         absl::StrCat(url(), "/", name, ": the server gives no length or no ETag"));
   }
@@ -223,7 +203,8 @@ absl::Status S3Store::Read(const std::string& name, int64_t offset, std::span<st
   const bool whole = answer.status == 200 && offset == 0;  // the range was all of it
   const bool answered = answer.status == 206 || whole;
   // Servers that do not know If-Match still say what they gave.
-  if (answer.status == 412 || (answered && !call.tag.empty() && GetEntityTag(answer) != call.tag)) {
+  if (answer.status == 412 ||
+      (answered && !call.tag.empty() && answer.Header("etag") != call.tag)) {
     return ChangedError(absl::StrCat(url(), "/", name));
   }
   if (!answered) return Error(answer, "reading", name);
@@ -253,10 +234,10 @@ absl::Status S3Store::PutAllParts(const std::string& name, const std::string& up
         const WebAnswer answer,
         Send("PUT", Key(name), {{"partNumber", absl::StrCat(part + 1)}, {"uploadId", upload}},
              {{"content-md5", Md5Base64(slice)}}, slice));
-    const auto tag = answer.headers.find("etag");
-    if (answer.status != 200 || tag == answer.headers.end()) return Error(answer, "writing", name);
-    absl::StrAppend(&list, "<Part><PartNumber>", part + 1, "</PartNumber><ETag>",
-                    XmlEscape(tag->second), "</ETag></Part>");
+    const std::string tag = answer.Header("etag");
+    if (answer.status != 200 || tag.empty()) return Error(answer, "writing", name);
+    absl::StrAppend(&list, "<Part><PartNumber>", part + 1, "</PartNumber><ETag>", XmlEscape(tag),
+                    "</ETag></Part>");
   }
   list += "</CompleteMultipartUpload>";
   const ByteSpan body = std::as_bytes(std::span(list));

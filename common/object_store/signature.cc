@@ -1,6 +1,5 @@
 #include "common/object_store/signature.h"
 
-#include <openssl/evp.h>
 #include <openssl/hmac.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/check.h"
 
 namespace atl {
@@ -44,17 +44,21 @@ std::string TimeText(int64_t unix_seconds, const char* format) {
 
 }  // namespace
 
+std::string ByteDigest::Finish() {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int bytes = 0;
+  ATOLL_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), &bytes) == 1);
+  return {reinterpret_cast<const char*>(digest.data()), bytes};
+}
+
+std::string DigestBytes(const EVP_MD* kind, std::span<const ByteSpan> buffers) {
+  ByteDigest digest(kind);
+  for (const ByteSpan& buffer : buffers) digest.Add(buffer);
+  return digest.Finish();
+}
+
 std::string Sha256Hex(std::span<const ByteSpan> buffers) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        EVP_MD_CTX_free);
-  ATOLL_CHECK(EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
-  for (const ByteSpan& buffer : buffers) {
-    ATOLL_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), buffer.size()) == 1);
-  }
-  std::string digest(kSha256Bytes, '\0');
-  ATOLL_CHECK(EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(digest.data()),
-                                 nullptr) == 1);
-  return Hex(digest);
+  return Hex(DigestBytes(EVP_sha256(), buffers));
 }
 
 std::string UriEscape(std::string_view text, bool keep_slash) {
@@ -63,12 +67,7 @@ std::string UriEscape(std::string_view text, bool keep_slash) {
     const auto byte = static_cast<unsigned char>(c);
     const bool plain = absl::ascii_isalnum(byte) || c == '-' || c == '.' || c == '_' || c == '~' ||
                        (keep_slash && c == '/');
-    if (plain) {
-      result += c;
-    } else {
-      constexpr const char* kDigits = "0123456789ABCDEF";
-      result += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
+    absl::StrAppendFormat(&result, plain ? "%c" : "%%%02X", byte);
   }
   return result;
 }

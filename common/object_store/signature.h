@@ -3,12 +3,16 @@
 #ifndef ATOLL_COMMON_OBJECT_STORE_SIGNATURE_H_
 #define ATOLL_COMMON_OBJECT_STORE_SIGNATURE_H_
 
+#include <openssl/evp.h>
+
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "common/check.h"
 #include "common/files.h"
 #include "common/object_store/credentials.h"
 
@@ -34,6 +38,22 @@ std::string UriEscape(std::string_view text, bool keep_slash);
 // "a=b&c=" of the query, as it is signed and sent.
 std::string QueryText(const std::map<std::string, std::string>& query);
 
+// A digest of bytes that are added, by OpenSSL.
+class ByteDigest {
+ public:
+  explicit ByteDigest(const EVP_MD* kind) : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    ATOLL_CHECK(EVP_DigestInit_ex(context_.get(), kind, nullptr) == 1);
+  }
+  void Add(ByteSpan bytes) {
+    ATOLL_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  }
+  std::string Finish();  // its bytes
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+std::string DigestBytes(const EVP_MD* kind, std::span<const ByteSpan> buffers);
 std::string Sha256Hex(std::span<const ByteSpan> buffers);
 
 }  // namespace atl

@@ -18,15 +18,10 @@ namespace {
 constexpr size_t kUrlBytesMax = 16 << 10;  // signatures and tokens take kilobytes
 constexpr int64_t kWebAnswerBytesMax = 1 << 20;
 
-std::string Header(const WebAnswer& answer, const char* name) {
-  const auto found = answer.headers.find(name);
-  return found == answer.headers.end() ? "" : found->second;
-}
-
 // A strong ETag, in its quotes; else a weak one with the time of the last change.
 std::string GetWebTag(const WebAnswer& answer) {
-  const std::string etag = Header(answer, "etag");
-  return absl::StartsWith(etag, "\"") ? etag : absl::StrCat(etag, Header(answer, "last-modified"));
+  const std::string etag = answer.Header("etag");
+  return absl::StartsWith(etag, "\"") ? etag : absl::StrCat(etag, answer.Header("last-modified"));
 }
 
 class WebStore : public ObjectStore {
@@ -39,14 +34,14 @@ class WebStore : public ObjectStore {
     ObjectInfo info{name, -1, ""};
     // Servers that make the body only for GET say 0 of it.
     const bool has_length = answer.status == 200 &&
-                            absl::SimpleAtoi(Header(answer, "content-length"), &info.bytes) &&
+                            absl::SimpleAtoi(answer.Header("content-length"), &info.bytes) &&
                             info.bytes > 0;
     if (answer.status == 404) return Error(answer, name);
     if (!has_length) {
       const absl::Status head = answer.status == 200 ? absl::OkStatus() : Error(answer, name);
       ATOLL_ASSIGN_OR_RETURN(info.bytes, ReadFirstByte(name, head, call, &answer));
     }
-    const std::string encoding = Header(answer, "content-encoding");
+    const std::string encoding = answer.Header("content-encoding");
     if (!encoding.empty() && encoding != "identity" && encoding != "gzip" && encoding != "zstd") {
       return absl::FailedPreconditionError(absl::StrCat(
           Url(name), ": the server gives it in Content-Encoding: ", encoding, "; copy the file"));
@@ -86,13 +81,6 @@ class WebStore : public ObjectStore {
     return absl::OkStatus();
   }
 
-  absl::Status Write(const std::string&, std::span<const ByteSpan>) override { return ReadOnly(); }
-  absl::StatusOr<std::vector<ObjectInfo>> List(const std::string&, int64_t,
-                                               const CallOptions&) override {
-    return ReadOnly();
-  }
-  absl::Status Remove(const std::string&) override { return ReadOnly(); }
-
  private:
   std::string Url(const std::string& name) const { return absl::StrCat(options_.url, "/", name); }
 
@@ -104,7 +92,7 @@ class WebStore : public ObjectStore {
     if (absl::IsInvalidArgument(got.status())) return NoRanges(name);
     ATOLL_RETURN_IF_ERROR(got.status());
     *answer = *std::move(got);
-    const std::string range = Header(*answer, "content-range");  // "bytes 0-0/1234", "bytes */0"
+    const std::string range = answer->Header("content-range");  // "bytes 0-0/1234", "bytes */0"
     int64_t bytes = -1;
     const bool sized = absl::StartsWith(range, "bytes ") &&
                        absl::SimpleAtoi(range.substr(range.find('/') + 1), &bytes) && bytes >= 0;
@@ -143,8 +131,6 @@ class WebStore : public ObjectStore {
     const std::string message =
         absl::StrCat(Url(name), ": HTTP ", answer.status, code.empty() ? "" : " ", code,
                      code.empty() ? "" : " ", XmlText(answer.body, "Message"));
-    if (answer.status == 404) return absl::NotFoundError(message);
-    if (answer.status == 416) return absl::OutOfRangeError(message);
     if (answer.status == 401 || answer.status == 403) {
       const bool is_signed =
           absl::StrContains(name, "Signature=") || absl::StrContains(name, "sig=");
@@ -154,12 +140,7 @@ class WebStore : public ObjectStore {
           absl::StrCat(message, "; the server does not let this machine read it",
                        hint.empty() ? "" : ": ", hint));
     }
-    if (answer.status == 429 || answer.status >= 500) return absl::UnavailableError(message);
-    return absl::FailedPreconditionError(message);
-  }
-  absl::Status ReadOnly() const {
-    return absl::UnimplementedError(absl::StrCat(
-        options_.url, ": a web server can only be read; name an s3:// bucket or a folder"));
+    return AnswerError(answer.status, message);
   }
 
   const WebOptions options_;

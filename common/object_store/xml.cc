@@ -1,15 +1,9 @@
 #include "common/object_store/xml.h"
 
-#include <utility>
+#include "absl/strings/str_replace.h"
 
 namespace atl {
-namespace {
-
-constexpr std::pair<std::string_view, char> kEntities[] = {
-    {"&lt;", '<'},  {"&gt;", '>'},    {"&quot;", '"'}, {"&apos;", '\''}, {"&#39;", '\''},
-    {"&#34;", '"'}, {"&#x27;", '\''}, {"&#13;", '\r'}, {"&amp;", '&'}};
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view name) {
   const std::string begin = "<" + std::string(name), end = "</" + std::string(name) + ">";
@@ -33,38 +27,19 @@ std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view
 std::string XmlText(std::string_view xml, std::string_view name) {
   const auto elements = XmlElements(xml, name);
   if (elements.empty()) return "";
-  std::string text;
-  for (size_t i = 0; i < elements[0].size();) {
-    const std::string_view rest = elements[0].substr(i);
-    size_t taken = 1;
-    char character = rest[0];
-    for (const auto& [entity, meaning] : kEntities) {
-      if (rest.starts_with(entity)) {
-        taken = entity.size();
-        character = meaning;
-        break;
-      }
-    }
-    text += character;
-    i += taken;
-  }
-  return text;
+  return absl::StrReplaceAll(std::string(elements[0]), {{"&lt;", "<"},
+                                                        {"&gt;", ">"},
+                                                        {"&quot;", "\""},
+                                                        {"&#34;", "\""},
+                                                        {"&apos;", "'"},
+                                                        {"&#39;", "'"},
+                                                        {"&#x27;", "'"},
+                                                        {"&#13;", "\r"},
+                                                        {"&amp;", "&"}});
 }
 
 std::string XmlEscape(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') {
-      result += "&amp;";
-    } else if (c == '<') {
-      result += "&lt;";
-    } else if (c == '>') {
-      result += "&gt;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
+  return absl::StrReplaceAll(std::string(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
 }  // namespace atl

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -424,6 +425,18 @@ absl::Status ValidateCounts(const JobSpec& spec) {
   return IntInRange("schedule.checkpoint_every_steps", s.checkpoint_every_steps, 0, kMany);
 }
 
+absl::Status ValidateRehearsed(const RehearsedSpec& r) {
+  ATOLL_RETURN_IF_ERROR(IntInRange("rehearsed.runs", r.runs, 0, kMany));
+  const std::pair<const char*, const RehearsedSpread&> spreads[] = {
+      {"rehearsed.finish_s", r.finish_s}, {"rehearsed.tokens_per_s", r.tokens_per_s}};
+  for (const auto& [name, spread] : spreads) {
+    for (const double value : {spread.low, spread.median, spread.high}) {
+      ATOLL_RETURN_IF_ERROR(InRange(name, value, 0, 1e30));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Validate(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(ValidateName("name", spec.name));
   ATOLL_RETURN_IF_ERROR(ValidateModel(spec.model));
@@ -461,6 +474,7 @@ absl::Status Validate(const JobSpec& spec) {
   const CheckpointSpec& c = spec.checkpoint;
   ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_copies", c.peer_copies, 0, 2));
   ATOLL_RETURN_IF_ERROR(IntInRange("checkpoint.peer_every_steps", c.peer_every_steps, 0, kMany));
+  ATOLL_RETURN_IF_ERROR(ValidateRehearsed(spec.rehearsed));
   return ValidateRemote(c.remote);
 }
 

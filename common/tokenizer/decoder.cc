@@ -16,27 +16,13 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
-// One that is a function of the tokens.
+// One that always works.
 template <typename Function>
-class Step : public Decoder {
- public:
-  explicit Step(Function function) : function_(std::move(function)) {}
-  absl::Status Apply(Tokens* tokens) const override {
-    if constexpr (std::is_same_v<decltype(function_(tokens)), void>) {
-      function_(tokens);
-      return absl::OkStatus();
-    } else {
-      return function_(tokens);
-    }
-  }
-
- private:
-  Function function_;
-};
-
-template <typename Function>
-std::unique_ptr<Decoder> Make(Function function) {
-  return std::make_unique<Step<Function>>(std::move(function));
+Decoder Make(Function function) {
+  return [function = std::move(function)](Tokens* tokens) {
+    function(tokens);
+    return absl::OkStatus();
+  };
 }
 
 void Fuse(Tokens* tokens) { *tokens = {absl::StrJoin(*tokens, "")}; }
@@ -101,8 +87,7 @@ std::string CleanedUp(const std::string& text) {
                                     {" 're", "'re"}});
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseWordPiece(const Json& json,
-                                                        const std::string& where) {
+absl::StatusOr<Decoder> ParseWordPiece(const Json& json, const std::string& where) {
   ATOLL_ASSIGN_OR_RETURN(const std::string prefix, StringField(json, "prefix", where, "##"));
   ATOLL_ASSIGN_OR_RETURN(const bool cleanup, BoolField(json, "cleanup", where, true));
   return Make([prefix, cleanup](Tokens* tokens) {
@@ -117,8 +102,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> ParseWordPiece(const Json& json,
   });
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseMetaspace(const Json& json,
-                                                        const std::string& where) {
+absl::StatusOr<Decoder> ParseMetaspace(const Json& json, const std::string& where) {
   ATOLL_ASSIGN_OR_RETURN(const std::string replacement,
                          TextField(json, "replacement", where, "\xe2\x96\x81"));
   ATOLL_ASSIGN_OR_RETURN(const bool add, BoolField(json, "add_prefix_space", where, true));
@@ -133,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> ParseMetaspace(const Json& json,
   });
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseStrip(const Json& json, const std::string& where) {
+absl::StatusOr<Decoder> ParseStrip(const Json& json, const std::string& where) {
   ATOLL_ASSIGN_OR_RETURN(const std::string content, TextField(json, "content", where, " "));
   ATOLL_ASSIGN_OR_RETURN(const int64_t start, IntField(json, "start", where, 0, 0, 1 << 20));
   ATOLL_ASSIGN_OR_RETURN(const int64_t stop, IntField(json, "stop", where, 0, 0, 1 << 20));
@@ -149,37 +133,34 @@ absl::StatusOr<std::unique_ptr<Decoder>> ParseStrip(const Json& json, const std:
   });
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseReplace(const Json& json, const std::string& where) {
+absl::StatusOr<Decoder> ParseReplace(const Json& json, const std::string& where) {
   ATOLL_ASSIGN_OR_RETURN(const std::string content, StringField(json, "content", where));
   ATOLL_ASSIGN_OR_RETURN(Regex regex, ParsePattern(json, where));
   auto shared = std::make_shared<const Regex>(std::move(regex));
-  return Make([shared, content](Tokens* tokens) -> absl::Status {
+  return [shared, content](Tokens* tokens) -> absl::Status {
     for (std::string& token : *tokens) {
       ATOLL_ASSIGN_OR_RETURN(token, Replaced(*shared, token, content));
     }
     return absl::OkStatus();
-  });
+  };
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseSequence(const Json& json, const std::string& where,
-                                                       int depth) {
+absl::StatusOr<Decoder> ParseSequence(const Json& json, const std::string& where, int depth) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<Json> list, ListField(json, "decoders", where));
-  std::vector<std::shared_ptr<const Decoder>> steps;
+  std::vector<Decoder> steps;
   for (size_t i = 0; i < list.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const Decoder> step,
+    ATOLL_ASSIGN_OR_RETURN(steps.emplace_back(),
                            ParseDecoder(list[i], absl::StrCat(where, "[", i, "]"), depth + 1));
-    steps.push_back(std::move(step));
   }
-  return Make([steps](Tokens* tokens) -> absl::Status {
-    for (const auto& step : steps) ATOLL_RETURN_IF_ERROR(step->Apply(tokens));
+  return [steps](Tokens* tokens) -> absl::Status {
+    for (const Decoder& step : steps) ATOLL_RETURN_IF_ERROR(step(tokens));
     return absl::OkStatus();
-  });
+  };
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseDecoder(const Json& json, const std::string& where,
-                                                      int depth) {
+absl::StatusOr<Decoder> ParseDecoder(const Json& json, const std::string& where, int depth) {
   if (depth > kMaxDepth) return Bad(where, "is nested too deeply");
   if (json.is_null()) {
     return Make([](Tokens* tokens) { *tokens = {absl::StrJoin(*tokens, " ")}; });

@@ -3,7 +3,7 @@
 #ifndef ATOLL_COMMON_TOKENIZER_DECODER_H_
 #define ATOLL_COMMON_TOKENIZER_DECODER_H_
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,16 +11,12 @@
 
 namespace atl::tokenizer {
 
-// Thread-safe. The text is well-formed UTF-8: what is not becomes U+FFFD.
-class Decoder {
- public:
-  virtual ~Decoder() = default;
-  virtual absl::Status Apply(std::vector<std::string>* tokens) const = 0;
-};
+// Makes fewer, longer texts of tokens. Thread-safe. The text is well-formed UTF-8: what is not
+// becomes U+FFFD.
+using Decoder = std::function<absl::Status(std::vector<std::string>* tokens)>;
 
 // null: tokens with a space between them.
-absl::StatusOr<std::unique_ptr<Decoder>> ParseDecoder(const Json& json, const std::string& where,
-                                                      int depth = 0);
+absl::StatusOr<Decoder> ParseDecoder(const Json& json, const std::string& where, int depth = 0);
 
 }  // namespace atl::tokenizer
 

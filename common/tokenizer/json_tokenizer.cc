@@ -60,11 +60,11 @@ class JsonTokenizer : public Tokenizer {
   std::vector<bool> special_;  // by id
   AddedTokenFinder raw_, in_normalized_;
   AddedTokenFinder spelt_;  // all of them, as they are spelt
-  std::unique_ptr<Normalizer> normalizer_;
+  Normalizer normalizer_;
   bool normalizes_ = false;
   ParsedPreTokenizer pre_tokenizer_;
   std::unique_ptr<TokenModel> model_;
-  std::unique_ptr<Decoder> decoder_;
+  Decoder decoder_;
   Frame frame_;
   std::string warning_;
 };
@@ -168,7 +168,7 @@ absl::Status JsonTokenizer::ParseAddedTokens(const Json& list) {
     }
     std::string content = token.content;
     ATOLL_ASSIGN_OR_RETURN(const bool as_spelt, BoolField(json, "as_spelt", where, false));
-    if (!as_spelt) ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&content, false));
+    if (!as_spelt) ATOLL_RETURN_IF_ERROR(normalizer_(&content, false));
     in_normalized_.Add(content, token);
   }
   return absl::OkStatus();
@@ -201,7 +201,7 @@ absl::Status JsonTokenizer::AppendText(std::string_view text, bool at_start, boo
   pieces.at_start = at_start;
   pieces.continues = continues;
   pieces.ranges.push_back({0, text.size()});
-  ATOLL_RETURN_IF_ERROR(pre_tokenizer_.steps->Apply(&pieces));
+  for (const PreTokenizer& step : pre_tokenizer_.steps) ATOLL_RETURN_IF_ERROR(step(&pieces));
   for (const Pieces::Range& range : pieces.ranges) {
     const std::string_view piece = pieces.piece(range);
     if (piece.empty() || scratch->words.Find(piece, out)) continue;
@@ -226,7 +226,7 @@ absl::Status JsonTokenizer::Append(std::string_view text, bool continues, Encode
     std::string_view given = segment.text;
     if (normalizes_) {
       normalized = std::string(given);
-      ATOLL_RETURN_IF_ERROR(normalizer_->Apply(&normalized, first && continues));
+      ATOLL_RETURN_IF_ERROR(normalizer_(&normalized, first && continues));
       given = normalized;
     }
     inner.clear();
@@ -254,7 +254,7 @@ absl::StatusOr<std::string> JsonTokenizer::Decode(std::span<const int32_t> ids,
     tokens.push_back(vocabulary_->tokens()[index]);
   }
   if (tokens.empty()) return std::string();
-  ATOLL_RETURN_IF_ERROR(decoder_->Apply(&tokens));
+  ATOLL_RETURN_IF_ERROR(decoder_(&tokens));
   return Repaired(absl::StrJoin(tokens, ""));
 }
 

@@ -13,64 +13,14 @@
 namespace atl::tokenizer {
 namespace {
 
-// One that always works, given as a function.
+// One that always works, given as a function of the text.
 template <typename Function>
-class Always : public Normalizer {
- public:
-  explicit Always(Function function) : function_(std::move(function)) {}
-  absl::Status Apply(std::string* text, bool /*continues*/) const override {
-    *text = function_(*text);
+Normalizer MakeAlways(Function function) {
+  return [function = std::move(function)](std::string* text, bool /*continues*/) {
+    *text = function(*text);
     return absl::OkStatus();
-  }
-
- private:
-  Function function_;
-};
-
-template <typename Function>
-std::unique_ptr<Normalizer> MakeAlways(Function function) {
-  return std::make_unique<Always<Function>>(std::move(function));
+  };
 }
-
-class Sequence : public Normalizer {
- public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
-  absl::Status Apply(std::string* text, bool continues) const override {
-    for (const auto& step : steps_) ATOLL_RETURN_IF_ERROR(step->Apply(text, continues));
-    return absl::OkStatus();
-  }
-
- private:
-  std::vector<std::unique_ptr<Normalizer>> steps_;
-};
-
-class ReplacePattern : public Normalizer {
- public:
-  ReplacePattern(Regex pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  absl::Status Apply(std::string* text, bool /*continues*/) const override {
-    ATOLL_ASSIGN_OR_RETURN(*text, Replaced(pattern_, *text, content_));
-    return absl::OkStatus();
-  }
-
- private:
-  Regex pattern_;
-  std::string content_;
-};
-
-class Prepend : public Normalizer {
- public:
-  Prepend(std::string prefix, bool if_continued)
-      : prefix_(std::move(prefix)), if_continued_(if_continued) {}
-  absl::Status Apply(std::string* text, bool continues) const override {
-    if (!text->empty() && (!continues || if_continued_)) text->insert(0, prefix_);
-    return absl::OkStatus();
-  }
-
- private:
-  std::string prefix_;
-  bool if_continued_;
-};
 
 template <typename Keep>
 std::string Filtered(std::string_view text, Keep keep) {
@@ -132,7 +82,7 @@ std::string BertNormalized(const BertOptions& options, std::string_view text) {
   return options.lowercase ? Lowercased(result) : result;
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ParseBert(const Json& json, const std::string& where) {
+absl::StatusOr<Normalizer> ParseBert(const Json& json, const std::string& where) {
   BertOptions options;
   ATOLL_ASSIGN_OR_RETURN(options.clean_text, BoolField(json, "clean_text", where, true));
   ATOLL_ASSIGN_OR_RETURN(options.chinese, BoolField(json, "handle_chinese_chars", where, true));
@@ -163,20 +113,20 @@ std::string NmtNormalized(std::string_view text) {
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ParseSequence(const Json& json,
-                                                          const std::string& where, int depth) {
+absl::StatusOr<Normalizer> ParseSequence(const Json& json, const std::string& where, int depth) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<Json> list, ListField(json, "normalizers", where));
-  std::vector<std::unique_ptr<Normalizer>> steps;
+  std::vector<Normalizer> steps;
   for (size_t i = 0; i < list.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(auto step,
+    ATOLL_ASSIGN_OR_RETURN(steps.emplace_back(),
                            ParseNormalizer(list[i], absl::StrCat(where, "[", i, "]"), depth + 1));
-    steps.push_back(std::move(step));
   }
-  return std::make_unique<Sequence>(std::move(steps));
+  return [steps](std::string* text, bool continues) -> absl::Status {
+    for (const Normalizer& step : steps) ATOLL_RETURN_IF_ERROR(step(text, continues));
+    return absl::OkStatus();
+  };
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ParseReplace(const Json& json,
-                                                         const std::string& where) {
+absl::StatusOr<Normalizer> ParseReplace(const Json& json, const std::string& where) {
   ATOLL_ASSIGN_OR_RETURN(std::string content, StringField(json, "content", where));
   const Json& pattern = Member(json, "pattern");
   if (Member(pattern, "String").is_string()) {
@@ -186,11 +136,14 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseReplace(const Json& json,
     });
   }
   ATOLL_ASSIGN_OR_RETURN(Regex regex, ParsePattern(json, where));
-  return std::make_unique<ReplacePattern>(std::move(regex), std::move(content));
+  auto shared = std::make_shared<const Regex>(std::move(regex));
+  return [shared, content](std::string* text, bool /*continues*/) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(*text, Replaced(*shared, *text, content));
+    return absl::OkStatus();
+  };
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ParseCharsmap(const Json& json,
-                                                          const std::string& where) {
+absl::StatusOr<Normalizer> ParseCharsmap(const Json& json, const std::string& where) {
   const std::string field = absl::StrCat(where, ".precompiled_charsmap");
   ATOLL_ASSIGN_OR_RETURN(const std::string text, StringField(json, "precompiled_charsmap", where));
   std::string bytes;
@@ -222,7 +175,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseCharsmap(const Json& json,
 }
 
 // Makes a normalizer that is a function of the text without parameters; null: another type.
-std::unique_ptr<Normalizer> Plain(const std::string& type) {
+Normalizer Plain(const std::string& type) {
   struct Named {
     const char* type;
     Form form;
@@ -282,10 +235,9 @@ absl::StatusOr<std::string> Replaced(const Regex& pattern, std::string_view text
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const Json& json,
-                                                            const std::string& where, int depth) {
+absl::StatusOr<Normalizer> ParseNormalizer(const Json& json, const std::string& where, int depth) {
   if (depth > kMaxDepth) return Bad(where, "is nested too deeply");
-  if (json.is_null()) return std::make_unique<Sequence>(std::vector<std::unique_ptr<Normalizer>>());
+  if (json.is_null()) return [](std::string*, bool) { return absl::OkStatus(); };
   ATOLL_ASSIGN_OR_RETURN(const std::string type, StringField(json, "type", where));
   if (auto plain = Plain(type); plain != nullptr) return plain;
   if (type == "Sequence") return ParseSequence(json, where, depth);
@@ -300,7 +252,10 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const Json& json,
   if (type == "Prepend") {
     ATOLL_ASSIGN_OR_RETURN(std::string prefix, TextField(json, "prepend", where, ""));
     ATOLL_ASSIGN_OR_RETURN(const bool continued, BoolField(json, "if_continued", where, false));
-    return std::make_unique<Prepend>(std::move(prefix), continued);
+    return [prefix, continued](std::string* text, bool continues) {
+      if (!text->empty() && (!continues || continued)) text->insert(0, prefix);
+      return absl::OkStatus();
+    };
   }
   return Unsupported(where, type);
 }

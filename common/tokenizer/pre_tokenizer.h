@@ -4,7 +4,7 @@
 #ifndef ATOLL_COMMON_TOKENIZER_PRE_TOKENIZER_H_
 #define ATOLL_COMMON_TOKENIZER_PRE_TOKENIZER_H_
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,14 +29,10 @@ struct Pieces {
 };
 
 // Thread-safe. Text is well-formed UTF-8 before and after.
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  virtual absl::Status Apply(Pieces* pieces) const = 0;
-};
+using PreTokenizer = std::function<absl::Status(Pieces* pieces)>;
 
 struct ParsedPreTokenizer {
-  std::unique_ptr<PreTokenizer> steps;
+  std::vector<PreTokenizer> steps;
   // The last step spells bytes as characters (byte_level.h). It is left out of `steps`: the model
   // takes the bytes as they are.
   bool bytes_are_symbols = false;

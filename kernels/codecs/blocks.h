@@ -9,9 +9,6 @@
 //     16 codes to `codes`; returns what they decode to. inverse = kLargest / largest |value|, or 0.
 //   ATOLL_INLINE static V64 Decode(B64 codes, float scale), of 8 bits;
 //   ATOLL_INLINE static V16 Numbers(float scale), of 4 bits: what codes 0 to 15 decode to
-//   static int EncodeOne(float value, float inverse);  static float DecodeOne(int code, float
-//   scale)
-// and a code that is zero, kZero, of numbers that are not there.
 
 #ifndef ATOLL_KERNELS_CODECS_BLOCKS_H_
 #define ATOLL_KERNELS_CODECS_BLOCKS_H_
@@ -198,45 +195,6 @@ absl::Status Check(const std::byte* bytes, int64_t elements) {
   return absl::OkStatus();
 }
 
-// ---- The meaning. ----
-
-template <class Code>
-void ReferenceEncode(const float* delta, float* residual, std::byte* bytes, int64_t elements) {
-  for (int64_t begin = 0; begin < elements; begin += kQuantBlock, bytes += kBlockBytes<Code>) {
-    const int64_t count = std::min(kQuantBlock, elements - begin);
-    float values[kQuantBlock], largest = 0;
-    bool finite = true;
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = delta[begin + i] + (residual == nullptr ? 0 : residual[begin + i]);
-      finite = finite && std::isfinite(values[i]);
-      largest = std::max(largest, std::abs(values[i]));
-    }
-    const float scale = finite ? largest / Code::kLargest : NAN;
-    const float overflows = finite && largest > 0 ? Code::kLargest / largest : 0;
-    const float inverse = std::isfinite(overflows) ? overflows : 0;
-    std::memcpy(bytes, &scale, sizeof(scale));
-    for (int64_t i = 0; i < (Code::kBits == 8 ? count : (count + 1) / 2 * 2); ++i) {
-      const bool there = i < count && finite;
-      const int code = there ? Code::EncodeOne(values[i], inverse) : Code::kZero;
-      std::byte& at = bytes[4 + i * Code::kBits / 8];
-      at = Code::kBits == 8 || i % 2 == 0 ? std::byte(code) : at | std::byte(code << 4);
-      if (residual != nullptr && i < count) {
-        residual[begin + i] = finite ? values[i] - Code::DecodeOne(code, scale) : 0;
-      }
-    }
-  }
-}
-
-template <class Code>
-void ReferenceDecode(const std::byte* bytes, float* out, int64_t elements) {
-  for (int64_t i = 0; i < elements; ++i) {
-    const std::byte* const block = bytes + i / kQuantBlock * kBlockBytes<Code>;
-    const int64_t at = i % kQuantBlock;
-    const int byte = static_cast<int>(block[4 + at * Code::kBits / 8]);
-    out[i] = Code::DecodeOne(Code::kBits == 8 ? byte : byte >> at % 2 * 4 & 15, ReadScale(block));
-  }
-}
-
 }  // namespace atl::blocks
 
 // Defines the codec `name` of the class `Code`.
@@ -260,8 +218,6 @@ void ReferenceDecode(const std::byte* bytes, float* out, int64_t elements) {
                       [](const std::byte* bytes, float* out, int64_t elements) {                  \
                         blocks::DecodeAll<Code>(Code##DecodeBlocks, bytes, out, elements);        \
                       },                                                                          \
-                      blocks::Check<Code>,                                                        \
-                      blocks::ReferenceEncode<Code>,                                              \
-                      blocks::ReferenceDecode<Code>}
+                      blocks::Check<Code>}
 
 #endif  // ATOLL_KERNELS_CODECS_BLOCKS_H_

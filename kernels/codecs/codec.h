@@ -30,9 +30,6 @@ struct Codec {
   // InvalidArgument: bytes that no encoder makes and that decode to other than finite numbers or
   // whole blocks of NaN, or in more than one way.
   absl::Status (*check)(const std::byte* bytes, int64_t elements);
-  // The meaning of both, in plain loops.
-  Encode reference_encode;
-  Decode reference_decode;
 };
 
 // REQUIRES: a quantised encoding.

@@ -15,7 +15,7 @@ constexpr float kRootOfTwo = 1.41421356f;
 constexpr int kExponentOfLevel = 127 - 7;  // biased, of level 0
 
 struct E3m0 {
-  static constexpr int kBits = 4, kZero = 0;
+  static constexpr int kBits = 4;
   static constexpr float kLargest = 1;
 
   template <class V>
@@ -39,16 +39,6 @@ struct E3m0 {
   }
   ATOLL_INLINE static V16 Numbers(float scale) {
     return Number<V16>(blocks::kIota & 7, (U16)(blocks::kIota & 8) << 28, scale);
-  }
-  static int EncodeOne(float value, float inverse) {
-    const float ratio = std::abs(value) * inverse * kRootOfTwo;
-    const int level = ratio > 0 ? std::clamp(std::ilogb(ratio) + 7, 0, 7) : 0;
-    return level | (level > 0 && value < 0 ? 8 : 0);
-  }
-  static float DecodeOne(int code, float scale) {
-    const int level = code & 7;
-    if (level == 0) return 0 * scale;
-    return std::ldexp(code & 8 ? -1.0f : 1.0f, level - 7) * scale;
   }
 };
 

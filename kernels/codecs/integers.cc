@@ -19,7 +19,7 @@ ATOLL_INLINE auto ToInts(const V& v) {
 }
 
 struct Eight {
-  static constexpr int kBits = 8, kZero = 0;
+  static constexpr int kBits = 8;
   static constexpr float kLargest = 127;
 
   template <class V>
@@ -32,16 +32,10 @@ struct Eight {
   ATOLL_INLINE static blocks::V64 Decode(blocks::B64 codes, float scale) {
     return blocks::Widen(codes) * scale;
   }
-  static int EncodeOne(float value, float inverse) {
-    return static_cast<int>(std::nearbyint(value * inverse)) & 255;
-  }
-  static float DecodeOne(int code, float scale) {
-    return static_cast<float>(static_cast<int8_t>(code)) * scale;
-  }
 };
 
 struct Four {
-  static constexpr int kBits = 4, kZero = 8;
+  static constexpr int kBits = 4;
   static constexpr float kLargest = 7;
 
   template <class V>
@@ -53,10 +47,6 @@ struct Four {
   ATOLL_INLINE static V16 Numbers(float scale) {
     return __builtin_convertvector(blocks::kIota - 8, V16) * scale;
   }
-  static int EncodeOne(float value, float inverse) {
-    return static_cast<int>(std::nearbyint(value * inverse)) + 8;
-  }
-  static float DecodeOne(int code, float scale) { return static_cast<float>(code - 8) * scale; }
 };
 
 }  // namespace

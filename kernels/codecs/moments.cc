@@ -33,11 +33,6 @@ struct Powers {
     using U16 = simd::Lanes<simd::F16>::Bits;
     return simd::BitCast<blocks::V16>((U16)(kExponentOfOne - blocks::kIota) << 23) * scale;
   }
-  static int EncodeOne(float value, float inverse) {
-    const float ratio = value * inverse * kRootOfTwo;
-    return ratio > 0 ? std::clamp(-std::ilogb(ratio), 0, kZero) : kZero;
-  }
-  static float DecodeOne(int code, float scale) { return std::ldexp(1.0f, -code) * scale; }
 };
 
 ATOLL_BLOCK_CODEC(kPowersCodec, Encoding::kMomentsAlone, Powers);
@@ -76,33 +71,6 @@ void ForBlocks(Encoding encoding, int64_t elements, const Work& work) {
 
 int64_t RatioBytes(int64_t n) { return EncodedBytes(Encoding::kInt8, n); }
 
-// `encode` and `decode`: of a codec's, fast or plain.
-void EncodeAll(Encoding encoding, std::span<const float> ratios, std::span<const float> second,
-               std::span<std::byte> out, Codec::Encode Codec::*encode) {
-  ForBlocks(encoding, std::ssize(ratios), [&](int64_t at, int64_t n, int64_t byte) {
-    (kInt8Codec.*encode)(ratios.data() + at, nullptr, out.data() + byte, n);
-    (kPowersCodec.*encode)(second.data() + at, nullptr, out.data() + byte + RatioBytes(n), n);
-  });
-}
-
-void DecodeAll(Encoding encoding, std::span<const std::byte> bytes, std::span<float> ratios,
-               std::span<float> second, Codec::Decode Codec::*decode) {
-  ForBlocks(encoding, std::ssize(ratios), [&](int64_t at, int64_t n, int64_t byte) {
-    (kInt8Codec.*decode)(bytes.data() + byte, ratios.data() + at, n);
-    (kPowersCodec.*decode)(bytes.data() + byte + RatioBytes(n), second.data() + at, n);
-  });
-}
-
-void EncodeMomentsBy(Codec::Encode Codec::*encode, Encoding encoding, std::span<const float> first,
-                     std::span<const float> second, std::span<std::byte> out) {
-  float ratios[kQuantBlock], v[kQuantBlock];
-  ForBlocks(encoding, std::ssize(first), [&](int64_t at, int64_t n, int64_t byte) {
-    PrepareBlock(first.data() + at, second.data() + at, n, ratios, v);
-    (kInt8Codec.*encode)(ratios, nullptr, out.data() + byte, n);
-    (kPowersCodec.*encode)(v, nullptr, out.data() + byte + RatioBytes(n), n);
-  });
-}
-
 // ---- Codecs of pseudo-gradients with moments. ----
 
 // Calls work(first element, elements, first byte) for each block of the pseudo-gradient.
@@ -137,23 +105,23 @@ void DecodePlain(Encoding encoding, const std::byte* from, float* to, int64_t n)
   }
 }
 
-template <Encoding kBase, Codec::Encode Codec::*kEncode>
+template <Encoding kBase>
 void EncodeWhole(const float* delta, float* residual, std::byte* out, int64_t elements) {
   ForWhole(WithMoments(kBase), elements, [&](int64_t begin, int64_t n, int64_t byte) {
     float* const left = residual == nullptr ? nullptr : residual + begin;
     if constexpr (IsQuantized(kBase)) {
-      (GetCodec(kBase).*kEncode)(delta + begin, left, out + byte, n);
+      GetCodec(kBase).encode(delta + begin, left, out + byte, n);
     } else {
       EncodePlain(kBase, delta + begin, out + byte, n);
     }
   });
 }
 
-template <Encoding kBase, Codec::Decode Codec::*kDecode>
+template <Encoding kBase>
 void DecodeWhole(const std::byte* bytes, float* out, int64_t elements) {
   ForWhole(WithMoments(kBase), elements, [&](int64_t begin, int64_t n, int64_t byte) {
     if constexpr (IsQuantized(kBase)) {
-      (GetCodec(kBase).*kDecode)(bytes + byte, out + begin, n);
+      GetCodec(kBase).decode(bytes + byte, out + begin, n);
     } else {
       DecodePlain(kBase, bytes + byte, out + begin, n);
     }
@@ -175,12 +143,7 @@ absl::Status CheckWhole(const std::byte* bytes, int64_t elements) {
 
 template <Encoding kBase>
 constexpr Codec MakeCodec() {
-  return {WithMoments(kBase),
-          EncodeWhole<kBase, &Codec::encode>,
-          DecodeWhole<kBase, &Codec::decode>,
-          CheckWhole<kBase>,
-          EncodeWhole<kBase, &Codec::reference_encode>,
-          DecodeWhole<kBase, &Codec::reference_decode>};
+  return {WithMoments(kBase), EncodeWhole<kBase>, DecodeWhole<kBase>, CheckWhole<kBase>};
 }
 
 }  // namespace
@@ -192,17 +155,28 @@ const Codec kCodecsWithMoments[kEncodingCount] = {
 
 void EncodeMoments(Encoding encoding, std::span<const float> first, std::span<const float> second,
                    std::span<std::byte> out) {
-  EncodeMomentsBy(&Codec::encode, encoding, first, second, out);
+  float ratios[kQuantBlock], v[kQuantBlock];
+  ForBlocks(encoding, std::ssize(first), [&](int64_t at, int64_t n, int64_t byte) {
+    PrepareBlock(first.data() + at, second.data() + at, n, ratios, v);
+    kInt8Codec.encode(ratios, nullptr, out.data() + byte, n);
+    kPowersCodec.encode(v, nullptr, out.data() + byte + RatioBytes(n), n);
+  });
 }
 
 void EncodeRatios(Encoding encoding, std::span<const float> ratios, std::span<const float> second,
                   std::span<std::byte> out) {
-  EncodeAll(encoding, ratios, second, out, &Codec::encode);
+  ForBlocks(encoding, std::ssize(ratios), [&](int64_t at, int64_t n, int64_t byte) {
+    kInt8Codec.encode(ratios.data() + at, nullptr, out.data() + byte, n);
+    kPowersCodec.encode(second.data() + at, nullptr, out.data() + byte + RatioBytes(n), n);
+  });
 }
 
 void DecodeRatios(Encoding encoding, std::span<const std::byte> bytes, std::span<float> ratios,
                   std::span<float> second) {
-  DecodeAll(encoding, bytes, ratios, second, &Codec::decode);
+  ForBlocks(encoding, std::ssize(ratios), [&](int64_t at, int64_t n, int64_t byte) {
+    kInt8Codec.decode(bytes.data() + byte, ratios.data() + at, n);
+    kPowersCodec.decode(bytes.data() + byte + RatioBytes(n), second.data() + at, n);
+  });
 }
 
 void FirstFromRatios(std::span<float> ratios, std::span<const float> second) {
@@ -221,16 +195,6 @@ absl::Status CheckMoments(Encoding encoding, std::span<const std::byte> bytes, i
                                                      "; scales are at least 0 and finite"));
   });
   return status;
-}
-
-void ReferenceEncodeMoments(Encoding encoding, std::span<const float> first,
-                            std::span<const float> second, std::span<std::byte> out) {
-  EncodeMomentsBy(&Codec::reference_encode, encoding, first, second, out);
-}
-
-void ReferenceDecodeRatios(Encoding encoding, std::span<const std::byte> bytes,
-                           std::span<float> ratios, std::span<float> second) {
-  DecodeAll(encoding, bytes, ratios, second, &Codec::reference_decode);
 }
 
 }  // namespace atl

@@ -34,12 +34,6 @@ void FirstFromRatios(std::span<float> ratios, std::span<const float> second);
 // InvalidArgument: bytes of moments that no encoder makes.
 absl::Status CheckMoments(Encoding encoding, std::span<const std::byte> bytes, int64_t elements);
 
-// The meaning of the first two, in plain loops.
-void ReferenceEncodeMoments(Encoding encoding, std::span<const float> first,
-                            std::span<const float> second, std::span<std::byte> out);
-void ReferenceDecodeRatios(Encoding encoding, std::span<const std::byte> bytes,
-                           std::span<float> ratios, std::span<float> second);
-
 }  // namespace atl
 
 #endif  // ATOLL_KERNELS_CODECS_MOMENTS_H_

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "kernels/codecs/codec.h"
 #include "kernels/simd.h"
@@ -171,25 +170,6 @@ void EncodeChunk(const float* delta, float* residual, std::byte* out, int64_t n)
   Finish(values, n, &kept, residual, out);
 }
 
-void ReferenceEncodeChunk(const float* delta, float* residual, std::byte* out, int64_t n) {
-  std::vector<float> values(delta, delta + n);
-  bool finite = true;
-  for (int64_t i = 0; i < n; ++i) {
-    if (residual != nullptr) residual[i] = values[i] += residual[i];
-    finite = finite && std::isfinite(values[i]);
-  }
-  if (!finite) return FinishNotFinite(n, residual, out);
-  std::vector<int32_t> order(n);
-  for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return std::abs(values[a]) > std::abs(values[b]); });
-  Kept kept;
-  kept.count = TopKKept(n);
-  std::copy_n(order.begin(), kept.count, kept.index);
-  std::sort(kept.index, kept.index + kept.count);
-  Finish(values.data(), n, &kept, residual, out);
-}
-
 void DecodeChunk(const std::byte* bytes, float* out, int64_t n) {
   Kept kept;
   Unpack(bytes, n, &kept);
@@ -228,10 +208,9 @@ void ForChunks(int64_t elements, const Work& work) {
   }
 }
 
-template <void (*kEncodeChunk)(const float*, float*, std::byte*, int64_t)>
 void EncodeChunks(const float* delta, float* residual, std::byte* out, int64_t elements) {
   ForChunks(elements, [&](int64_t, int64_t begin, int64_t byte, int64_t n) {
-    kEncodeChunk(delta + begin, residual == nullptr ? nullptr : residual + begin, out + byte, n);
+    EncodeChunk(delta + begin, residual == nullptr ? nullptr : residual + begin, out + byte, n);
   });
 }
 
@@ -251,8 +230,6 @@ absl::Status CheckChunks(const std::byte* bytes, int64_t elements) {
 
 }  // namespace
 
-// Decoding is a plain loop already.
-const Codec kTopKCodec = {Encoding::kTopK, EncodeChunks<EncodeChunk>,          DecodeChunks,
-                          CheckChunks,     EncodeChunks<ReferenceEncodeChunk>, DecodeChunks};
+const Codec kTopKCodec = {Encoding::kTopK, EncodeChunks, DecodeChunks, CheckChunks};
 
 }  // namespace atl

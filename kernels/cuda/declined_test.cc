@@ -8,7 +8,7 @@
 
 #include "common/rng.h"
 #include "kernels/cuda/testing/emulated.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "common/event_loop.h"
 #include "kernels/cuda/nccl_api.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
 #include "kernels/testing/fake_nccl.h"
 #include "kernels/testing/on_device.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "kernels/thread_communicator.h"
 
 namespace atl::testing {

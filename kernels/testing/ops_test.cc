@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/rng.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
 #include "kernels/testing/case_run.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/catch/skip.h"
 
 namespace atl::testing {

@@ -3,8 +3,8 @@
 // with products in the form for cuBLASLt and by our own kernel. For tests, not benchmarks.
 
 #include "kernels/cuda/testing/emulated.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::testing {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::testing {
 namespace {

@@ -101,7 +101,7 @@ TEST_CASE("a_round_keeps_the_weighted_means_of_its_terms_moments") {
   std::vector<double> ratios(kOnly.elements), second(kOnly.elements);
   for (const auto& [push, weight] : {std::pair(&a, 0.75), std::pair(&b, 0.25)}) {
     std::vector<float> u(kOnly.elements), v(kOnly.elements);
-    ReferenceDecodeRatios(kPushed, ToBytes(*push).bytes, u, v);
+    DecodeRatios(kPushed, ToBytes(*push).bytes, u, v);
     for (size_t i = 0; i < u.size(); ++i) {
       ratios[i] += weight * u[i];
       second[i] += weight * v[i];
@@ -181,7 +181,7 @@ TEST_CASE(
   fixture.ApplyAverage(1, {{fixture.By(0, 0), 1.0}});
   REQUIRE(fixture.version() == 1);
   std::vector<float> u(kOnly.elements), v(kOnly.elements);
-  ReferenceDecodeRatios(kPushed, ToBytes(push).bytes, u, v);
+  DecodeRatios(kPushed, ToBytes(push).bytes, u, v);
   REQUIRE(fixture.PullSlot(RatioSlot(fixture.outer)) == u);
 }
 

@@ -8,7 +8,7 @@
 #include "common/model/config.h"
 #include "common/model/hugging_face.h"
 #include "common/tokenizer/tokenizer.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/cli/command.h"
 #include "worker/data/testing/image_encoders.h"
 #include "worker/model/runner.h"

@@ -12,8 +12,8 @@
 #include "common/protocol/tensor_groups.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/catch/limits.h"
 #include "worker/model/host_reals.h"
 

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "kernels/add_delta.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/island/solo_island.h"
 
 namespace atl::worker {
@@ -103,7 +103,7 @@ Means Exchange(const std::vector<AveragingIsland*>& islands, const std::vector<d
     for (size_t i = 0; i < islands.size(); ++i) {
       views.push_back(islands[i]->View(shard));
       std::vector<float> u(n), v(n);
-      ReferenceDecodeRatios(views[i].encoding, islands[i]->delta().encoded.at(shard.shard), u, v);
+      DecodeRatios(views[i].encoding, islands[i]->delta().encoded.at(shard.shard), u, v);
       for (size_t e = 0; e < n; ++e) {
         ratio_means[e] += weights[i] * u[e];
         second_means[e] += weights[i] * v[e];

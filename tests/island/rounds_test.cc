@@ -8,7 +8,7 @@
 
 #include "common/protocol/learning_rate.h"
 #include "kernels/deltas.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/island/solo_island.h"
 
 namespace atl::worker {

@@ -13,9 +13,9 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/fake_nccl.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/island/layouts.h"
 #include "tests/island/transport_cases.h"
 #include "worker/island/member/peer_transport.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/collectives/testing/peer_members.h"
 
 namespace atl::worker {

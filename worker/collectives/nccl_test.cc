@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/event_loop.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "kernels/thread_communicator.h"
 #include "worker/collectives/communicators.h"
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_join.h"
 #include "common/net/codec.h"
 #include "common/rng.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/communicator_cases.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/collectives/group_sites.h"
 #include "worker/collectives/testing/peer_members.h"
 

@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/collectives/testing/peer_members.h"
 
 namespace atl::worker {

@@ -6,9 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -38,21 +36,12 @@ uint64_t Checksum(std::span<const std::byte> block) {
   return XXH3_64bits(block.data(), block.size());
 }
 
-bool WriteFile(const std::string& path, std::span<const std::byte> block) {
-  std::vector<std::byte> bytes(block.begin(), block.end());
+absl::Status WriteFile(const std::string& path, std::span<const std::byte> block) {
   const uint64_t checksum = Checksum(block);
-  const auto* tail = reinterpret_cast<const std::byte*>(&checksum);
-  bytes.insert(bytes.end(), tail, tail + sizeof checksum);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return false;
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t wrote = write(fd, bytes.data() + done, bytes.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) break;
-    done += static_cast<size_t>(wrote);
-  }
-  return (close(fd) == 0) && done == bytes.size();
+  const ByteSpan parts[] = {block, std::as_bytes(std::span(&checksum, 1))};
+  ATOLL_ASSIGN_OR_RETURN(const auto file, RealFiles().OpenAppend(path));
+  ATOLL_RETURN_IF_ERROR(file->Truncate(0));
+  return file->Append(parts);
 }
 
 }  // namespace
@@ -111,9 +100,10 @@ void BlockCache::Store(const std::string& name, std::span<const std::byte> block
   since_ += bytes;
   const std::string made =
       Path(absl::StrCat(kUnfinished, static_cast<int64_t>(getpid()), "-", next_++));
-  if (WriteFile(made, block) && rename(made.c_str(), Path(name).c_str()) == 0) return;
-  LogWarning("data", "blocks of remote files are not kept in ", folder_, ": ",
-             std::strerror(errno));
+  absl::Status written = WriteFile(made, block);
+  if (written.ok()) written = RealFiles().Rename(made, Path(name));
+  if (written.ok()) return;
+  LogWarning("data", "blocks of remote files are not kept: ", written.message());
   unlink(made.c_str());
 }
 

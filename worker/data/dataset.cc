@@ -280,56 +280,56 @@ absl::Status Dataset::LoadImages(std::span<const Location> locations,
   return absl::OkStatus();
 }
 
-absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
-                                const Cancelled& cancelled) const {
-  std::vector<Location> locations(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < locations.size(); ++r) {
-    locations[r] = LocateTraining(first + static_cast<int64_t>(r));
-  }
+absl::Status Dataset::ReadRows(std::span<const Location> locations, std::span<const Location> next,
+                               std::optional<int64_t> first, std::span<int32_t> out,
+                               const Cancelled& cancelled) const {
   if (images_.empty()) return ReadTokens(locations, out, cancelled);
-  ATOLL_RETURN_IF_ERROR(
-      LoadImages(locations, LocateTrainingAfter(first, std::ssize(locations)), cancelled));
-  const auto row_size = static_cast<size_t>(row());
-  for (size_t r = 0; r < locations.size(); ++r) {
-    const auto position = static_cast<uint64_t>(first) + r;
-    images_[locations[r].part->file].Read(locations[r].sequence, change_,
-                                          Rng(shuffle_seed_ ^ kChangeSeed, position),
-                                          out.subspan(r * row_size, row_size));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
-                                     const Cancelled& cancelled) const {
-  std::vector<Location> locations(out.size() / static_cast<size_t>(row()));
-  for (size_t r = 0; r < locations.size(); ++r) {
-    locations[r] = LocateValidation(first + static_cast<int64_t>(r));
-  }
-  if (images_.empty()) return ReadTokens(locations, out, cancelled);
-  std::vector<Location> next;
-  const int64_t end = first + std::ssize(locations);
-  for (int64_t p = end; p < std::min(end + std::ssize(locations), validation_sequences()); ++p) {
-    next.push_back(LocateValidation(p));
-  }
   ATOLL_RETURN_IF_ERROR(LoadImages(locations, next, cancelled));
   const auto row_size = static_cast<size_t>(row());
   for (size_t r = 0; r < locations.size(); ++r) {
     const Part& part = *locations[r].part;
-    images_[part.file].Read(part.begin + locations[r].sequence, {}, Rng(0),
+    const auto position = static_cast<uint64_t>(first.value_or(0)) + r;
+    images_[part.file].Read(part.begin + locations[r].sequence,
+                            first.has_value() ? change_ : ImageChange(),
+                            first.has_value() ? Rng(shuffle_seed_ ^ kChangeSeed, position) : Rng(0),
                             out.subspan(r * row_size, row_size));
   }
   return absl::OkStatus();
 }
 
-template <typename ReadRows>
-absl::StatusOr<int64_t> Dataset::CountMaskedRows(int64_t first, int64_t end,
-                                                 const ReadRows& read) const {
-  if (pairs_) return (end - first) * (sequence_length_ - 1);
+absl::Status Dataset::ReadTrain(int64_t first, std::span<int32_t> out,
+                                const Cancelled& cancelled) const {
+  const int64_t count = std::ssize(out) / row();
+  std::vector<Location> locations, next;
+  for (int64_t r = 0; r < count; ++r) locations.push_back(LocateTraining(first + r));
+  if (!images_.empty()) next = LocateTrainingAfter(first, count);
+  return ReadRows(locations, next, first, out, cancelled);
+}
+
+absl::Status Dataset::ReadValidation(int64_t first, std::span<int32_t> out,
+                                     const Cancelled& cancelled) const {
+  const int64_t end = first + std::ssize(out) / row();
+  std::vector<Location> locations, next;
+  for (int64_t p = first; p < end; ++p) locations.push_back(LocateValidation(p));
+  const int64_t last = std::min(2 * end - first, validation_sequences());
+  for (int64_t p = end; !images_.empty() && p < last; ++p) next.push_back(LocateValidation(p));
+  return ReadRows(locations, next, std::nullopt, out, cancelled);
+}
+
+template <typename Locate, typename Read>
+absl::StatusOr<int64_t> Dataset::CountMaskedRows(const PositionRange& range, const Locate& locate,
+                                                 const Read& read,
+                                                 const Cancelled& cancelled) const {
   int64_t masked = 0;
+  for (int64_t p = range.begin; frame_.has_value() && p < range.end; ++p) {
+    ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(locate(p), cancelled));
+    masked += here;
+  }
+  if (frame_.has_value()) return masked;
+  if (pairs_) return (range.end - range.begin) * (sequence_length_ - 1);
   std::vector<int32_t> rows;
-  for (int64_t begin = first; masks_ && begin < end; begin += kRowsAtOnce) {
-    const int64_t count = std::min(kRowsAtOnce, end - begin);
-    rows.resize(static_cast<size_t>(count * row()));
+  for (int64_t begin = range.begin; masks_ && begin < range.end; begin += kRowsAtOnce) {
+    rows.resize(static_cast<size_t>(std::min(kRowsAtOnce, range.end - begin) * row()));
     ATOLL_RETURN_IF_ERROR(read(begin, rows));
     masked += atl::CountMasked(rows, sequence_length_ + 1);
   }
@@ -340,16 +340,12 @@ absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> rang
                                              const Cancelled& cancelled) const {
   int64_t masked = 0;
   for (const PositionRange& range : ranges) {
-    for (int64_t p = range.begin; frame_.has_value() && p < range.end; ++p) {
-      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(LocateTraining(p), cancelled));
-      masked += here;
-    }
-    if (frame_.has_value()) continue;
     ATOLL_ASSIGN_OR_RETURN(
         const int64_t here,
-        CountMaskedRows(range.begin, range.end, [&](int64_t first, std::span<int32_t> rows) {
-          return ReadTrain(first, rows, cancelled);
-        }));
+        CountMaskedRows(
+            range, [&](int64_t p) { return LocateTraining(p); },
+            [&](int64_t p, std::span<int32_t> rows) { return ReadTrain(p, rows, cancelled); },
+            cancelled));
     masked += here;
   }
   return masked;
@@ -357,17 +353,10 @@ absl::StatusOr<int64_t> Dataset::CountMasked(std::span<const PositionRange> rang
 
 absl::StatusOr<int64_t> Dataset::CountMaskedValidation(int64_t first, int64_t count,
                                                        const Cancelled& cancelled) const {
-  if (frame_.has_value()) {
-    int64_t masked = 0;
-    for (int64_t p = first; p < first + count; ++p) {
-      ATOLL_ASSIGN_OR_RETURN(const int64_t here, CountUnpredicted(LocateValidation(p), cancelled));
-      masked += here;
-    }
-    return masked;
-  }
-  return CountMaskedRows(first, first + count, [&](int64_t begin, std::span<int32_t> rows) {
-    return ReadValidation(begin, rows, cancelled);
-  });
+  return CountMaskedRows(
+      {first, first + count}, [&](int64_t p) { return LocateValidation(p); },
+      [&](int64_t p, std::span<int32_t> rows) { return ReadValidation(p, rows, cancelled); },
+      cancelled);
 }
 
 absl::StatusOr<std::vector<Document>> Dataset::FindDocuments(const Location& location,

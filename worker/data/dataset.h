@@ -139,6 +139,11 @@ class Dataset {
   std::vector<Location> LocateTrainingAfter(int64_t first,
                                             int64_t count) const;  // of training images
   Location LocateValidation(int64_t position) const;  // REQUIRES: there is this position
+  // `next`: as LoadImages has it. `first`: the position of training images, which are changed by
+  // it.
+  absl::Status ReadRows(std::span<const Location> locations, std::span<const Location> next,
+                        std::optional<int64_t> first, std::span<int32_t> out,
+                        const Cancelled& cancelled) const;
   absl::Status ReadTokens(std::span<const Location> locations, std::span<int32_t> out,
                           const Cancelled& cancelled) const;
   absl::Status ReadDocuments(std::span<const Location> locations, std::span<int32_t> out,
@@ -150,10 +155,10 @@ class Dataset {
   // Counts what CountMasked counts, of one sequence.
   absl::StatusOr<int64_t> CountUnpredicted(const Location& location,
                                            const Cancelled& cancelled) const;
-  // Returns whether documents' borders alone decide which tokens the loss leaves out: none is read.
-  bool masked_by_index() const { return frame_.has_value() || (!documents_.empty() && !masks_); }
-  template <typename ReadRows>
-  absl::StatusOr<int64_t> CountMaskedRows(int64_t first, int64_t end, const ReadRows& read) const;
+  // Counts what CountMasked counts at these positions, which `locate` finds and `read` reads.
+  template <typename Locate, typename Read>
+  absl::StatusOr<int64_t> CountMaskedRows(const PositionRange& range, const Locate& locate,
+                                          const Read& read, const Cancelled& cancelled) const;
 
   // Either of tokens or of images: the sources, and behind them those for validation alone.
   std::vector<TokenStream> files_;

@@ -1,9 +1,6 @@
 #include "worker/data/shards.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -133,10 +130,6 @@ Json ToJson(const ShardIndex& index) {
   return json;
 }
 
-absl::Status DiskError(const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("writing ", path));
-}
-
 }  // namespace
 
 std::string SkippedText(const SkippedDocuments& skipped) {
@@ -166,7 +159,6 @@ ShardWriter::ShardWriter(std::string folder, ShardIndex index, int64_t shard_tok
       hash_(XXH3_createState()) {}
 
 ShardWriter::~ShardWriter() {
-  if (file_ != nullptr) std::fclose(file_);
   XXH3_freeState(hash_);
   if (finished_) return;
   std::error_code error;
@@ -198,21 +190,16 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(std::string fol
 absl::Status ShardWriter::Begin() {
   const std::string name = absl::StrFormat("tokens-%05d.bin", index_.shards.size());
   const std::string path = (std::filesystem::path(folder_) / name).string();
-  file_ = std::fopen(path.c_str(), "wbxe");
-  if (file_ == nullptr) return DiskError(path);
+  ATOLL_ASSIGN_OR_RETURN(file_, RealFiles().OpenAppend(path));
   XXH3_64bits_reset(hash_);
   index_.shards.push_back({name, 0, 0});
   return absl::OkStatus();
 }
 
 absl::Status ShardWriter::End() {
-  ShardIndex::Shard& shard = index_.shards.back();
-  const bool written = std::fflush(file_) == 0 && fsync(fileno(file_)) == 0;
-  const absl::Status status = written ? absl::OkStatus() : DiskError(shard.file);
-  std::fclose(file_);
-  file_ = nullptr;
-  shard.digest = XXH3_64bits_digest(hash_);
-  return status;
+  const std::unique_ptr<AppendFile> file = std::move(file_);
+  index_.shards.back().digest = XXH3_64bits_digest(hash_);
+  return file->Sync();
 }
 
 absl::Status ShardWriter::Append(std::span<const int32_t> tokens) {
@@ -226,9 +213,8 @@ absl::Status ShardWriter::Append(std::span<const int32_t> tokens) {
     for (size_t i = 0; i < part.size(); ++i) {
       std::memcpy(bytes_.data() + i * width, &part[i], width);  // little endian
     }
-    if (std::fwrite(bytes_.data(), 1, bytes_.size(), file_) != bytes_.size()) {
-      return DiskError(shard.file);
-    }
+    const ByteSpan written = std::as_bytes(std::span(bytes_));
+    ATOLL_RETURN_IF_ERROR(file_->Append({&written, 1}));
     XXH3_64bits_update(hash_, bytes_.data(), bytes_.size());
     shard.tokens += static_cast<int64_t>(part.size());
     index_.tokens += static_cast<int64_t>(part.size());

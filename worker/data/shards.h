@@ -7,7 +7,6 @@
 #include <xxhash.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/files.h"
 #include "common/object_store/http.h"
 
 namespace atl {
@@ -84,7 +84,7 @@ class ShardWriter {
   const int64_t shard_tokens_max_;
   ShardIndex index_;
   bool made_folder_ = false, finished_ = false;
-  std::FILE* file_ = nullptr;
+  std::unique_ptr<AppendFile> file_;
   XXH3_state_t* hash_;
   std::vector<unsigned char> bytes_;
 };

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/rng.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/model/runner.h"
 
 namespace atl {

@@ -7,7 +7,7 @@
 
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/model/runner.h"
 
 namespace atl {

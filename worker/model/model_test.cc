@@ -6,7 +6,7 @@
 #include "common/masked_tokens.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/model/generate.h"
 #include "worker/model/runner.h"
 #include "worker/model/weights.h"

@@ -1,14 +1,11 @@
 #include "worker/model/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
@@ -23,37 +20,18 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are little
 
 constexpr int64_t kMaxHeaderBytes = 16 << 20;
 
-absl::Status Errno(const std::string& path, absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
-}
-
 absl::Status Bad(const std::string& path, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
 }
 
-absl::Status SyncParentFolder(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Errno(folder, "open");
-  const int failed = fsync(fd);
-  close(fd);
-  return failed == 0 ? absl::OkStatus() : Errno(folder, "sync");
-}
-
 // Bytes of one element, 0 for a dtype the format does not know.
 int64_t ElementBytes(absl::string_view dtype) {
-  for (const char* name : {"F64", "I64", "U64"}) {
-    if (dtype == name) return 8;
-  }
-  for (const char* name : {"F32", "I32", "U32"}) {
-    if (dtype == name) return 4;
-  }
-  for (const char* name : {"F16", "BF16", "I16", "U16"}) {
-    if (dtype == name) return 2;
-  }
-  for (const char* name : {"I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"}) {
-    if (dtype == name) return 1;
+  constexpr std::pair<absl::string_view, int64_t> kTypes[] = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8},  {"F32", 4},     {"I32", 4},
+      {"U32", 4}, {"F16", 2}, {"BF16", 2}, {"I16", 2},     {"U16", 2},
+      {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  for (const auto& [name, bytes] : kTypes) {
+    if (dtype == name) return bytes;
   }
   return 0;
 }
@@ -254,17 +232,8 @@ absl::StatusOr<uint64_t> SafetensorsReader::Digest(const TensorEntry& entry) con
 // ---------------------------------------------------------------------------------- writing ----
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  close(fd_);
-  unlink((path_ + ".tmp").c_str());
+  if (file_ != nullptr) (void)RealFiles().Remove(path_ + ".tmp");
 }
-
-SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      type_(other.type_),
-      fd_(std::exchange(other.fd_, -1)),
-      tensors_(std::move(other.tensors_)),
-      next_(other.next_) {}
 
 absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
                                                             std::span<const Spec> tensors,
@@ -283,34 +252,20 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& p
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data is aligned
-  const std::string temporary = path + ".tmp";
-  writer.fd_ = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (writer.fd_ < 0) return Errno(temporary, "create");
+  ATOLL_ASSIGN_OR_RETURN(writer.file_, RealFiles().OpenAppend(path + ".tmp"));
+  ATOLL_RETURN_IF_ERROR(writer.file_->Truncate(0));
   const uint64_t header_bytes = text.size();
-  ATOLL_RETURN_IF_ERROR(writer.Write(&header_bytes, 8));
-  ATOLL_RETURN_IF_ERROR(writer.Write(text.data(), static_cast<int64_t>(text.size())));
+  const ByteSpan parts[] = {std::as_bytes(std::span(&header_bytes, 1)), AsBytes(text)};
+  ATOLL_RETURN_IF_ERROR(writer.file_->Append(parts));
   return writer;
-}
-
-absl::Status SafetensorsWriter::Write(const void* data, int64_t bytes) {
-  const auto* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = write(fd_, from, static_cast<size_t>(bytes));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Errno(path_ + ".tmp", "write");
-    from += written;
-    bytes -= written;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Append(std::span<const float> tensor) {
   ATOLL_CHECK(next_ < tensors_.size());
   const TensorEntry entry{"", tensors_[next_].shape};
   ATOLL_CHECK(static_cast<int64_t>(tensor.size()) == entry.size());
-  const absl::Status written = type_ == WeightType::kFp32
-                                   ? Write(tensor.data(), static_cast<int64_t>(tensor.size_bytes()))
-                                   : AppendRounded(tensor);
+  const absl::Status written =
+      type_ == WeightType::kFp32 ? Write(std::as_bytes(tensor)) : AppendRounded(tensor);
   ++next_;
   return written;
 }
@@ -329,7 +284,7 @@ absl::Status SafetensorsWriter::AppendRounded(std::span<const float> tensor) {
                                        " holds; write it as fp32"));
       }
     }
-    ATOLL_RETURN_IF_ERROR(Write(block.data(), static_cast<int64_t>(2 * count)));
+    ATOLL_RETURN_IF_ERROR(Write(std::as_bytes(std::span(block).first(count))));
   }
   return absl::OkStatus();
 }
@@ -337,11 +292,10 @@ absl::Status SafetensorsWriter::AppendRounded(std::span<const float> tensor) {
 absl::Status SafetensorsWriter::Finish() {
   ATOLL_CHECK(next_ == tensors_.size(), "only ", next_, " of ", tensors_.size(),
               " tensors written");
-  const std::string temporary = path_ + ".tmp";
-  if (fsync(fd_) != 0) return Errno(temporary, "sync");
-  if (rename(temporary.c_str(), path_.c_str()) != 0) return Errno(path_, "replace");
-  close(std::exchange(fd_, -1));
-  return SyncParentFolder(path_);
+  ATOLL_RETURN_IF_ERROR(file_->Sync());
+  ATOLL_RETURN_IF_ERROR(RealFiles().Rename(path_ + ".tmp", path_));
+  file_ = nullptr;
+  return RealFiles().SyncFolder(GetParentFolder(path_));
 }
 
 }  // namespace atl

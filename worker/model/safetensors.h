@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -88,7 +89,7 @@ class SafetensorsWriter {
                                                   std::span<const Spec> tensors,
                                                   WeightType type = WeightType::kFp32);
   ~SafetensorsWriter();
-  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
+  SafetensorsWriter(SafetensorsWriter&& other) noexcept = default;
 
   // INVALID_ARGUMENT: a number is beyond the type's range. REQUIRES: the next tensor's size.
   absl::Status Append(std::span<const float> tensor);
@@ -98,12 +99,12 @@ class SafetensorsWriter {
  private:
   SafetensorsWriter(std::string path, std::span<const Spec> tensors, WeightType type)
       : path_(std::move(path)), type_(type), tensors_(tensors.begin(), tensors.end()) {}
-  absl::Status Write(const void* data, int64_t bytes);
+  absl::Status Write(ByteSpan bytes) { return file_->Append({&bytes, 1}); }
   absl::Status AppendRounded(std::span<const float> tensor);
 
   std::string path_;
   WeightType type_;
-  int fd_ = -1;
+  std::unique_ptr<AppendFile> file_;  // beside `path_`, until it is complete
   std::vector<Spec> tensors_;
   size_t next_ = 0;
 };

@@ -8,7 +8,7 @@
 #include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "kernels/thread_communicator.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/gate.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::worker {
 namespace {

@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
 #include "kernels/testing/gate.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::worker {
 namespace {

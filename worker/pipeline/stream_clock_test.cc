@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <future>
 
-#include "kernels/reference/reference.h"
 #include "kernels/testing/fake_device.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/model/model.h"
 
 namespace atl::worker {

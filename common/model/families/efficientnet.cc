@@ -27,26 +27,19 @@ int64_t Scaled(int64_t channels, double by) {
   return static_cast<double>(near) < 0.9 * wanted ? near + 8 : near;
 }
 
-double Coefficient(ConfigFields& fields, const std::string& name) {
-  const double value = fields.Number(name, 1.0);
-  if (!(value > 0 && value <= 8)) fields.Fail(name, "is not above 0 and at most 8");
-  return value;
-}
-
-void Read(ConfigFields& fields, ModelConfig* c) {
-  ReadImageSizes(fields, c);
-  c->image.width_coefficient = Coefficient(fields, "width_coefficient");
-  c->image.depth_coefficient = Coefficient(fields, "depth_coefficient");
-  fields.Activation("hidden_act", {"swish", "silu"});
-  fields.MustBe("depth_divisor", 8);
-  fields.MustBe("squeeze_expansion_ratio", 0.25);
-}
-
-void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
-  WriteImageSizes(c, json);
-  (*json)["width_coefficient"] = c.image.width_coefficient;
-  (*json)["depth_coefficient"] = c.image.depth_coefficient;
-  (*json)["hidden_act"] = "swish";
+void Fields(FieldPass& f) {
+  ImageModel& m = f.config().image;
+  ImageSizes(f);
+  f.Number("width_coefficient", &m.width_coefficient, 1);
+  f.Number("depth_coefficient", &m.depth_coefficient, 1);
+  f.Activation("hidden_act", "swish", {"swish", "silu"});
+  f.Only("depth_divisor", 8);
+  f.Only("squeeze_expansion_ratio", 0.25);
+  for (const double by : {m.width_coefficient, m.depth_coefficient}) {
+    if (f.reads() && !(by > 0 && by <= 8)) {
+      f.in().Fail("width_coefficient", "or depth_coefficient is not above 0 and at most 8");
+    }
+  }
 }
 
 ImageLayer Block(const Stage& stage, const std::string& prefix, const ImageSize& in,
@@ -121,15 +114,11 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 
 }  // namespace efficientnet
 
-extern const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
-                                           .model_type = "efficientnet",
-                                           .architecture = "EfficientNetForImageClassification",
-                                           .default_ffn_ratio = 0,
-                                           .ffn_multiple = 1,
-                                           .set_defaults = [](ModelConfig*) {},
-                                           .read = efficientnet::Read,
-                                           .write = efficientnet::Write,
-                                           .describe = DescribeImages,
-                                           .image_layers = efficientnet::Layers};
+constinit const Family kEfficientNetFamily = {.id = ModelFamily::kEfficientNet,
+                                              .model_type = "efficientnet",
+                                              .architecture = "EfficientNetForImageClassification",
+                                              .fields = efficientnet::Fields,
+                                              .describe = DescribeImages,
+                                              .image_layers = efficientnet::Layers};
 
 }  // namespace atl

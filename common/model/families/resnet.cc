@@ -9,41 +9,34 @@ namespace resnet {
 
 constexpr int64_t kMaxStages = 8;
 
-void Read(ConfigFields& fields, ModelConfig* c) {
-  ImageModel& m = c->image;
-  ReadImageSizes(fields, c);
-  m.depths = fields.Integers("depths", kMaxStages, kMaxLayers, {3, 4, 6, 3});
-  m.widths = fields.Integers("hidden_sizes", kMaxStages, kMaxWidth, {256, 512, 1024, 2048});
-  m.stem_channels = fields.Integer("embedding_size", kMaxWidth, 64);
-  m.small_stem = fields.Flag("small_stem", false);
-  const std::string type = fields.Text("layer_type", "bottleneck");
+void Fields(FieldPass& f) {
+  ImageModel& m = f.config().image;
+  ImageSizes(f);
+  f.Integer("embedding_size", &m.stem_channels, kMaxWidth, 64);
+  f.Flag("small_stem", &m.small_stem, false);
+  f.Activation("hidden_act", "relu", {"relu"});
+  f.Fixed("downsample_in_first_stage", false);
+  f.Fixed("downsample_in_bottleneck", false);
+  if (!f.reads()) {
+    f.out()["depths"] = m.depths;
+    f.out()["hidden_sizes"] = m.widths;
+    f.out()["layer_type"] = m.bottleneck ? "bottleneck" : "basic";
+    return;
+  }
+  ConfigFields& in = f.in();
+  m.depths = in.Integers("depths", kMaxStages, kMaxLayers, {3, 4, 6, 3});
+  m.widths = in.Integers("hidden_sizes", kMaxStages, kMaxWidth, {256, 512, 1024, 2048});
+  const std::string type = in.Text("layer_type", "bottleneck");
   m.bottleneck = type == "bottleneck";
   if (!m.bottleneck && type != "basic") {
-    fields.Fail("layer_type", absl::StrCat("is \"", type, "\"; Atoll has basic and bottleneck"));
+    in.Fail("layer_type", absl::StrCat("is \"", type, "\"; Atoll has basic and bottleneck"));
   }
   if (m.depths.size() != m.widths.size()) {
-    fields.Fail("hidden_sizes", "does not have as many numbers as depths");
+    in.Fail("hidden_sizes", "does not have as many numbers as depths");
   }
   for (const int64_t width : m.widths) {
-    if (m.bottleneck && width % 4 != 0) fields.Fail("hidden_sizes", "has no multiples of 4");
+    if (m.bottleneck && width % 4 != 0) in.Fail("hidden_sizes", "has no multiples of 4");
   }
-  fields.Activation("hidden_act", {"relu"});
-  fields.MustBe("downsample_in_first_stage", false);
-  fields.MustBe("downsample_in_bottleneck", false);
-}
-
-void Write(const ModelConfig& c, nlohmann::ordered_json* json) {
-  auto& j = *json;
-  const ImageModel& m = c.image;
-  WriteImageSizes(c, json);
-  j["depths"] = m.depths;
-  j["hidden_sizes"] = m.widths;
-  j["embedding_size"] = m.stem_channels;
-  j["small_stem"] = m.small_stem;
-  j["layer_type"] = m.bottleneck ? "bottleneck" : "basic";
-  j["hidden_act"] = "relu";
-  j["downsample_in_first_stage"] = false;
-  j["downsample_in_bottleneck"] = false;
 }
 
 ImageLayer Block(const ImageModel& m, const std::string& prefix, const ImageSize& in,
@@ -115,15 +108,11 @@ std::vector<ImageLayer> Layers(const ModelConfig& c) {
 
 }  // namespace resnet
 
-extern const Family kResNetFamily = {.id = ModelFamily::kResNet,
-                                     .model_type = "resnet",
-                                     .architecture = "ResNetForImageClassification",
-                                     .default_ffn_ratio = 0,
-                                     .ffn_multiple = 1,
-                                     .set_defaults = [](ModelConfig*) {},
-                                     .read = resnet::Read,
-                                     .write = resnet::Write,
-                                     .describe = DescribeImages,
-                                     .image_layers = resnet::Layers};
+constinit const Family kResNetFamily = {.id = ModelFamily::kResNet,
+                                        .model_type = "resnet",
+                                        .architecture = "ResNetForImageClassification",
+                                        .fields = resnet::Fields,
+                                        .describe = DescribeImages,
+                                        .image_layers = resnet::Layers};
 
 }  // namespace atl

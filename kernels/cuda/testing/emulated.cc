@@ -4,7 +4,7 @@
 
 #include "kernels/bfloat16.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl {
 namespace {

@@ -1,106 +1,122 @@
 #include "worker/data/parquet/thrift.h"
 
+#include "worker/data/parquet/delta.h"
+
 namespace atl::parquet {
 namespace {
 
-int64_t Unzigzag(uint64_t value) {
-  return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1);
-}
+constexpr int kLevelsMax = 64;
+constexpr int64_t kValuesMax = 1 << 24;
+enum Type { kStop, kTrue, kFalse, kByte, kInt16, kInt32, kInt64, kDouble, kBinary, kList, kSet };
+constexpr int kStructType = 12;  // Parquet has no maps, which are 11
+
+class ThriftReader {
+ public:
+  explicit ThriftReader(std::string_view bytes) : rest_(bytes) {}
+
+  bool ok() const { return ok_; }
+  size_t left() const { return rest_.size(); }
+
+  ThriftValue Struct(int level) {
+    ThriftValue value{.kind = ThriftValue::Kind::kStruct};
+    for (int id = 0; ok_;) {
+      const uint8_t head = Byte();
+      if (head == 0) break;
+      id = (head >> 4) != 0 ? id + (head >> 4) : static_cast<int>(Int());
+      value.children.push_back(Value(head & 0xf, level + 1));
+      value.children.back().id = id;
+    }
+    return value;
+  }
+
+ private:
+  using Kind = ThriftValue::Kind;
+
+  std::string_view Take(uint64_t bytes) {
+    ok_ = ok_ && bytes <= rest_.size();
+    const std::string_view taken = rest_.substr(0, ok_ ? bytes : 0);
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+  uint8_t Byte() {
+    const std::string_view byte = Take(1);
+    return ok_ ? static_cast<uint8_t>(byte[0]) : 0;
+  }
+  uint64_t Varint() {
+    ok_ = ok_ && !rest_.empty();
+    const std::string_view before = rest_;
+    const uint64_t value = TakeVarint(&rest_);
+    const std::string_view taken = before.substr(0, before.size() - rest_.size());
+    ok_ = ok_ && (static_cast<uint8_t>(taken.back()) & 0x80) == 0;
+    return ok_ ? value : 0;
+  }
+  int64_t Int() {
+    const uint64_t folded = Varint();
+    return static_cast<int64_t>(folded >> 1) ^ -static_cast<int64_t>(folded & 1);
+  }
+
+  ThriftValue Value(int type, int level) {
+    ok_ = ok_ && level <= kLevelsMax && ++values_ <= kValuesMax;
+    switch (ok_ ? type : kStop) {
+      case kTrue:
+      case kFalse:
+        return {.kind = Kind::kInt, .number = type == kTrue ? 1 : 0};
+      case kByte:
+        return {.kind = Kind::kInt, .number = Byte()};
+      case kInt16:
+      case kInt32:
+      case kInt64:
+        return {.kind = Kind::kInt, .number = Int()};
+      case kDouble:
+        Take(8);
+        return {.kind = Kind::kOther};
+      case kBinary:
+        return {.kind = Kind::kBytes, .bytes = Take(Varint())};
+      case kList:
+      case kSet:
+        return List(level);
+      case kStructType:
+        return Struct(level);
+      default:
+        ok_ = false;
+        return {};
+    }
+  }
+
+  ThriftValue List(int level) {
+    ThriftValue value{.kind = Kind::kList};
+    const uint8_t head = Byte();
+    const uint64_t size = head >> 4 == 15 ? Varint() : head >> 4;
+    const int type = head & 0xf;
+    ok_ = ok_ && size <= rest_.size();  // every element takes a byte at the least
+    for (uint64_t i = 0; ok_ && i < size; ++i) {
+      // A bool of a list takes a byte.
+      value.children.push_back(Value(type == kTrue || type == kFalse ? kByte : type, level + 1));
+    }
+    return value;
+  }
+
+  std::string_view rest_;
+  int64_t values_ = 0;
+  bool ok_ = true;
+};
 
 }  // namespace
 
-uint8_t ThriftReader::Byte() {
-  if (!ok_ || at_ == bytes_.size()) {
-    Fail();
-    return 0;
+const ThriftValue& ThriftValue::operator[](int field) const {
+  static const auto* const kNone = new ThriftValue();
+  if (kind != Kind::kStruct) return *kNone;
+  for (const ThriftValue& child : children) {
+    if (child.id == field) return child;
   }
-  return static_cast<uint8_t>(bytes_[at_++]);
+  return *kNone;
 }
 
-uint64_t ThriftReader::Varint() {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    const uint8_t byte = Byte();
-    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-    if ((byte & 0x80) == 0) return ok_ ? value : 0;
-  }
-  Fail();
-  return 0;
-}
-
-int64_t ThriftReader::Int() { return Unzigzag(Varint()); }
-
-ThriftReader::Field ThriftReader::NextField(int last) {
-  const uint8_t head = Byte();
-  if (!ok_ || head == 0) return {};
-  Field field;
-  field.type = static_cast<Type>(head & 0xf);
-  field.id = (head >> 4) != 0 ? last + (head >> 4) : static_cast<int>(Int());
-  if (field.type > Type::kStruct || field.type == Type::kStop || field.id < 0) Fail();
-  return ok_ ? field : Field();
-}
-
-std::string ThriftReader::Binary() {
-  const uint64_t size = Varint();
-  if (!ok_ || size > bytes_.size() - at_) {
-    Fail();
-    return "";
-  }
-  at_ += size;
-  return std::string(bytes_.substr(at_ - size, size));
-}
-
-ThriftReader::List ThriftReader::BeginList() {
-  const uint8_t head = Byte();
-  List list{static_cast<Type>(head & 0xf), head >> 4};
-  if (list.size == 15) list.size = static_cast<int64_t>(Varint());
-  // Every element takes a byte at the least.
-  if (!ok_ || list.size < 0 || list.size > static_cast<int64_t>(bytes_.size() - at_)) {
-    Fail();
-    return {};
-  }
-  return list;
-}
-
-void ThriftReader::Skip(Type type, int depth) {
-  if (depth > kDepthMax) return Fail();
-  switch (type) {
-    case Type::kTrue:
-    case Type::kFalse:
-      return;
-    case Type::kByte:
-      Byte();
-      return;
-    case Type::kInt16:
-    case Type::kInt32:
-    case Type::kInt64:
-      Varint();
-      return;
-    case Type::kDouble:
-      if (bytes_.size() - at_ < 8) return Fail();
-      at_ += 8;
-      return;
-    case Type::kBinary:
-      Binary();
-      return;
-    case Type::kList:
-    case Type::kSet: {
-      const List list = BeginList();
-      // A bool of a list takes a byte.
-      const bool is_bool = list.type == Type::kTrue || list.type == Type::kFalse;
-      for (int64_t i = 0; ok_ && i < list.size; ++i) {
-        Skip(is_bool ? Type::kByte : list.type, depth + 1);
-      }
-      return;
-    }
-    case Type::kStruct:
-      for (Field field = NextField(0); field.type != Type::kStop; field = NextField(field.id)) {
-        Skip(field.type, depth + 1);
-      }
-      return;
-    default:  // Parquet has no maps
-      return Fail();
-  }
+std::optional<ThriftStruct> ParseThrift(std::string_view bytes) {
+  ThriftReader reader(bytes);
+  ThriftStruct parsed{reader.Struct(0)};
+  parsed.bytes = bytes.size() - reader.left();
+  return reader.ok() ? std::optional(std::move(parsed)) : std::nullopt;
 }
 
 }  // namespace atl::parquet

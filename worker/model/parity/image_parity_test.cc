@@ -7,8 +7,8 @@
 
 #include "common/files.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
 #include "kernels/testing/backends.h"
+#include "kernels/testing/reference/reference.h"
 #include "tests/catch/skip.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"

@@ -10,7 +10,7 @@
 #include "common/masked_tokens.h"
 #include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 
 namespace atl {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/reference/reference.h"
+#include "kernels/testing/reference/reference.h"
 #include "worker/model/optimizer.h"
 #include "worker/model/runner.h"
 #include "worker/model/safetensors.h"

@@ -1,7 +1,7 @@
 // The class behind NewReferenceBackend, and how its loops reach elements.
 
-#ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
-#define ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+#ifndef ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_BACKEND_H_
+#define ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_BACKEND_H_
 
 #include <string>
 
@@ -38,4 +38,4 @@ class ReferenceBackend final : public HostBackend {
 
 }  // namespace atl
 
-#endif  // ATOLL_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+#endif  // ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_BACKEND_H_

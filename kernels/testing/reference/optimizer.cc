@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/reference/reference_backend.h"
+#include "kernels/testing/reference/reference_backend.h"
 
 namespace atl {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/reference/reference_backend.h"
+#include "kernels/testing/reference/reference_backend.h"
 
 namespace atl {
 namespace {

@@ -1,8 +1,8 @@
 // The readable backend: plain loops on one thread, sums in double. It is the meaning of every
 // operation, against which the fast backends are tested; not for training.
 
-#ifndef ATOLL_KERNELS_REFERENCE_REFERENCE_H_
-#define ATOLL_KERNELS_REFERENCE_REFERENCE_H_
+#ifndef ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_H_
+#define ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_H_
 
 #include <memory>
 
@@ -15,4 +15,4 @@ std::unique_ptr<Backend> NewReferenceBackend();
 
 }  // namespace atl
 
-#endif  // ATOLL_KERNELS_REFERENCE_REFERENCE_H_
+#endif  // ATOLL_KERNELS_TESTING_REFERENCE_REFERENCE_H_

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "kernels/reference/reference_backend.h"
+#include "kernels/testing/reference/reference_backend.h"
 
 namespace atl {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/reference/reference.h"
-#include "kernels/reference/reference_backend.h"
+#include "kernels/testing/reference/reference.h"
+#include "kernels/testing/reference/reference_backend.h"
 
 namespace atl {
 namespace {
