@@ -141,6 +141,10 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
     if (!weights.empty()) {
       ATOLL_RETURN_IF_ERROR(AddLine("weights", weights, InspectWeights(weights, *config), &job));
     }
+    if (const std::string& reference = spec.objective.reference; !reference.empty()) {
+      ATOLL_RETURN_IF_ERROR(
+          AddLine("reference", reference, InspectWeights(reference, *config), &job));
+    }
     if (config->adapter.present()) {
       ATOLL_RETURN_IF_ERROR(
           AddLine("adapter", spec.adapter.path, InspectAdapter(spec.adapter.path, *config), &job));

@@ -60,6 +60,7 @@ absl::Status MakePathsAbsolute(const std::filesystem::path& folder, JobSpec* spe
   ATOLL_RETURN_IF_ERROR(make("data.tokenizer_path", &spec->data.tokenizer_path));
   ATOLL_RETURN_IF_ERROR(make("model.config_path", &spec->model.config_path));
   ATOLL_RETURN_IF_ERROR(make("adapter.path", &spec->adapter.path));
+  ATOLL_RETURN_IF_ERROR(make("objective.reference", &spec->objective.reference));
   ATOLL_RETURN_IF_ERROR(CheckPlainPath("checkpoint.remote", spec->checkpoint.remote));
   return make("model.initial_weights_path", &spec->model.initial_weights_path);
 }
@@ -215,6 +216,10 @@ absl::StatusOr<JobSpec> BranchJob(const v1::JobSpec& from, const std::string& or
   if (!weights.empty() && wire.adapter().kind() != v1::ADAPTER_KIND_LORA) {
     if (model.config_path().empty() && model.config_json().empty() && model.hidden() == 0) {
       model.set_config_path(absl::StrCat(weights, "/config.json"));
+    }
+    const bool compares = wire.objective().kind() == v1::OBJECTIVE_KIND_DPO;
+    if (compares && wire.objective().reference().empty()) {
+      wire.mutable_objective()->set_reference(weights);
     }
     model.clear_initial_weights_path();
   }

@@ -176,6 +176,8 @@ absl::Status CheckJobPaths(const JobSpec& spec, const PathRoots& roots) {
   ATOLL_RETURN_IF_ERROR(CheckPath("model.initial_weights_path", spec.model.initial_weights_path,
                                   "--model-root", model));
   ATOLL_RETURN_IF_ERROR(CheckPath("adapter.path", spec.adapter.path, "--model-root", model));
+  ATOLL_RETURN_IF_ERROR(
+      CheckPath("objective.reference", spec.objective.reference, "--model-root", model));
   const std::string& remote = spec.checkpoint.remote;
   if (remote.empty() || IsAllowed(remote, {roots.remote, roots.never})) {
     return absl::OkStatus();

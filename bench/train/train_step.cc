@@ -14,6 +14,7 @@
 
 #include "common/check.h"
 #include "common/files.h"
+#include "common/masked_tokens.h"
 #include "common/model/hugging_face.h"
 #include "common/model/json.h"
 #include "common/model/layout.h"
@@ -29,6 +30,7 @@ namespace {
 struct Task {
   ModelConfig config;
   int64_t rows = 8, tokens = 256;  // of a batch
+  int64_t documents = 1;           // of a sequence
 };
 
 ModelConfig Config() {
@@ -53,8 +55,39 @@ T Must(absl::StatusOr<T> value) {
 Task Find(const std::string& file, const std::string& name) {
   const std::string text = Must(Must(InputFile::Open(file)).ReadAll(1 << 20));
   const nlohmann::json model = Must(ParseJsonObject(text, file, 8)).at(name);
-  return {Must(ParseModelConfig(model.at("config").dump(), file)), model.at("rows"),
-          model.at("tokens")};
+  Task task{Must(ParseModelConfig(model.at("config").dump(), file)), model.at("rows"),
+            model.at("tokens"), model.value("documents", int64_t{1})};
+  if (const auto adapter = model.find("adapter"); adapter != model.end()) {
+    task.config.adapter = {
+        .rank = adapter->at("rank"), .alpha = adapter->at("alpha"), .targets = {kAllLinear}};
+  }
+  return task;
+}
+
+// Document d of each sequence begins at d tokens / documents, and a few further on.
+void MarkDocuments(const Task& task, std::vector<int32_t>& tokens) {
+  const int64_t length = task.config.RowNumbers(task.tokens);
+  for (int64_t row = 0; row < task.rows; ++row) {
+    for (int64_t d = 0; d < task.documents; ++d) {
+      const int64_t begin = d * task.tokens / task.documents + d * 37 % 61;
+      int32_t& token = tokens[static_cast<size_t>(row * length + begin)];
+      token = MarkDocument(token);
+    }
+  }
+}
+
+void FillWeights(const Task& task, ModelRunner& runner) {
+  const std::vector<LayerLayout> base = MakeLayouts(task.config.Base());
+  for (size_t i = 0; i < runner.model().layers().size(); ++i) {
+    const int layer = static_cast<int>(i);
+    const Tensor params = runner.params(layer);
+    InitLayer(runner.model().layers()[i]->layout(), task.config.layers, 1,
+              {params.f32(), static_cast<size_t>(params.size())});
+    if (!task.config.adapter.present()) continue;
+    std::vector<float> frozen(static_cast<size_t>(base[i].size));
+    InitLayer(base[i], task.config.layers, 1, frozen);
+    ATOLL_CHECK(runner.layer(layer).WriteFrozen(runner.stream(), frozen).ok());
+  }
 }
 
 int64_t TrainedParameters(const ModelConfig& config) {
@@ -66,18 +99,19 @@ int64_t TrainedParameters(const ModelConfig& config) {
 void Serve(int threads, const Task& task) {
   const auto backend = NewCpuBackend(threads);
   const Model model = Must(Model::Create(task.config));
-  const auto runner = Must(ModelRunner::Create(*backend, model, {task.rows, task.tokens}));
+  const auto runner = Must(
+      ModelRunner::Create(*backend, model,
+                          {.micro_batch_rows = task.rows,
+                           .seq_len = task.tokens,
+                           .documents = task.documents > 1 ? Documents::kMask : Documents::kText}));
   const auto optimizer = Must(Optimizer::Create(*backend, runner->stream(), runner->layers(), {}));
-  for (size_t i = 0; i < model.layers().size(); ++i) {
-    const Tensor params = runner->params(static_cast<int>(i));
-    InitLayer(model.layers()[i]->layout(), task.config.layers, 1,
-              {params.f32(), static_cast<size_t>(params.size())});
-  }
+  FillWeights(task, *runner);
   std::vector<int32_t> tokens(static_cast<size_t>(task.rows * task.config.RowNumbers(task.tokens)));
   Rng rng(1);
   for (int32_t& token : tokens) {
     token = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(task.config.vocab)));
   }
+  if (task.documents > 1) MarkDocuments(task, tokens);
   std::printf("parameters %lld\n", static_cast<long long>(TrainedParameters(task.config)));
   std::fflush(stdout);
 

@@ -352,6 +352,7 @@ std::string JobText(const v1::Job& job, int decisions) {
   if (!job.moves().empty()) absl::StrAppend(&out, "  shards: ", job.moves(), "\n");
   if (!job.round_length().empty()) absl::StrAppend(&out, "  ", job.round_length(), "\n");
   if (!job.grouping().empty()) absl::StrAppend(&out, "  islands: ", job.grouping(), "\n");
+  if (!job.evaluator().empty()) absl::StrAppend(&out, "  evaluated by ", job.evaluator(), "\n");
   absl::StrAppend(&out, IslandsText(job));
   AppendDecisions(job, decisions, &out);
   AppendHealth(job, decisions, &out);

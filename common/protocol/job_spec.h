@@ -51,6 +51,10 @@ inline constexpr int64_t kNormStatisticsMax = kFragmentsMax * kLengthClasses;
 // The most tokens to train on: as many sequences as an axis of positions has.
 inline constexpr int64_t kTrainTokensMax = int64_t{1} << 48;
 
+// Returns the folder of the reference of a job of pairs that trains a whole model; empty: it has
+// none.
+const std::string& GetReferencePath(const JobSpec& spec);
+
 // The job that model.initial_job names.
 struct InitialJob {
   std::string job;               // empty: none

@@ -44,6 +44,11 @@ absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
       "model.initial_weights_path is missing: an adapter is trained beside the weights of a model");
 }
 
+const std::string& GetReferencePath(const JobSpec& spec) {
+  const std::string& path = spec.objective.reference;
+  return path.empty() ? spec.model.initial_weights_path : path;
+}
+
 absl::Status ValidateObjective(const JobSpec& spec) {
   const ObjectiveSpec& o = spec.objective;
   if (o.kind != ObjectiveKind::kDpo) {
@@ -58,10 +63,19 @@ absl::Status ValidateObjective(const JobSpec& spec) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing < 0.5)) {
     return Bad("objective.label_smoothing", o.label_smoothing, "at least 0 and below 0.5");
   }
-  if (spec.adapter.kind != AdapterKind::kLora) {
+  if (spec.adapter.kind == AdapterKind::kLora && !o.reference.empty()) {
     return absl::InvalidArgumentError(
-        "objective.kind = \"dpo\": adapter.kind must be \"lora\", because the reference is the "
-        "model without its adapter");
+        "objective.reference: an adapter's reference is its base: leave it out");
+  }
+  if (spec.adapter.kind != AdapterKind::kLora && GetReferencePath(spec).empty()) {
+    return absl::InvalidArgumentError(
+        "objective.reference is missing: name the folder of the model that answers are compared "
+        "with, or begin with one (model.initial_weights_path)");
+  }
+  if (absl::StrContains(o.reference, "://")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("objective.reference = \"", absl::CHexEscape(o.reference.substr(0, 80)),
+                     "\": must be a folder on the workers; fetch the model, and name its folder"));
   }
   if (spec.data.format != DataFormat::kChat) {
     return absl::InvalidArgumentError(

@@ -443,7 +443,18 @@ TEST_CASE("objectives_are_checked_by_name") {
   refused([](JobSpec& s) { s.objective.beta = 0; }, "objective.beta = 0");
   refused([](JobSpec& s) { s.objective.beta = NAN; }, "objective.beta = nan");
   refused([](JobSpec& s) { s.objective.label_smoothing = 0.5; }, "objective.label_smoothing");
-  refused([](JobSpec& s) { s.adapter = {}; }, "objective.kind = \"dpo\": adapter.kind");
+  refused([](JobSpec& s) { s.objective.reference = "/q"; }, "objective.reference");
+  const auto whole = [](JobSpec& s, const std::string& reference) {
+    s.adapter = {};
+    s.model.initial_weights_path.clear();
+    s.objective.reference = reference;
+  };
+  refused([&](JobSpec& s) { whole(s, ""); }, "objective.reference is missing");
+  refused([&](JobSpec& s) { whole(s, "hf://q"); }, "objective.reference = \"hf://q\"");
+  CHECK(MessageAfter([&](JobSpec& s) {
+          dpo(s);
+          whole(s, "/q");
+        }).empty());
   refused([](JobSpec& s) { s.data.format = DataFormat::kJsonl; },
           "objective.kind = \"dpo\": data.format");
   refused([](JobSpec& s) { s.inner.batch_sequences = kPairsMax + 1; }, "inner.batch_sequences");

@@ -21,6 +21,7 @@
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/refill.h"
 #include "coordinator/core/shards/servers.h"
+#include "coordinator/core/sharing/spares.h"
 #include "coordinator/core/view_makers.h"
 
 namespace atl::coord {
@@ -66,7 +67,7 @@ void Start(State& s, Job& job) {
 // The time that is left to the last validation. No worker joins any more: without an island the
 // time for tasks, which none scores, is not waited for.
 Duration LastValidationLimit(const State& s, const Job& job) {
-  return job.spec().evaluation.empty() || job.occupied_islands() == 0
+  return job.spec().evaluation.empty() || (job.occupied_islands() == 0 && !job.spare)
              ? s.options.final_validation_limit
              : s.options.final_evaluation_limit;
 }
@@ -79,7 +80,9 @@ bool AdvanceFinishing(State& s, Job& job) {
     const Duration limit = LastValidationLimit(s, job);
     const bool given_up = s.now >= job.validating_since + limit;
     if (progress.validate_version != kNoVersion && !given_up) {
-      if (!progress.validators.empty() || job.occupied_islands() == 0) return false;
+      if (!progress.validators.empty() || SpareEvaluates(job) || job.occupied_islands() == 0) {
+        return false;
+      }
       ChooseValidators(s, job);
       return progress.validate_version == kNoVersion;
     }
@@ -218,6 +221,8 @@ absl::Status Control(State& s, Job& job, const ControlJob& request) {
 void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
   s.SetState(job, state, reason);
   StopWorkers(s, job, reason);
+  Worker* const spare = job.spare ? s.FindWorker(job.spare->worker) : nullptr;
+  if (spare != nullptr) ReleaseSpare(s, *spare, reason);
   job.planning.clear();
   job.switches.clear();
   job.called.clear();
@@ -352,7 +357,7 @@ Instant NextJobDeadline(const State& s, const Job& job) {
   Instant next =
       std::min({NextServerRetry(s, job), NextPlanDeadline(s, job), NextMoveDeadline(s, job),
                 NextFailoverDeadline(s, job), NextSiteJobDeadline(s, job),
-                NextExchangeDeadline(s, job), NextCallDeadline(job)});
+                NextExchangeDeadline(s, job), NextCallDeadline(job), NextSpareDeadline(s, job)});
   // NextMoveDeadline has that of a round which is held for shards that move.
   const bool held = job.moving.held_since && HoldsForMoves(s, job);
   if (!held) next = std::min(next, WindowDeadline(job, job.rounds));

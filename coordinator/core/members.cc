@@ -22,6 +22,7 @@
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/server_holdings.h"
 #include "coordinator/core/shards/servers.h"
+#include "coordinator/core/sharing/spares.h"
 
 namespace atl::coord {
 namespace {
@@ -145,6 +146,7 @@ void TouchJobs(State& s, const Worker& worker) {
 void DetachWorker(State& s, Worker& worker, const Loss& loss) {
   TouchJobs(s, worker);
   s.SetCandidate(worker, "");
+  DropSpare(s, worker, loss.text());
   const State::Assignment assignment = s.FindAssignment(worker);
   if (assignment.job != nullptr) LoseWorker(s, assignment, worker.record.name, loss);
   worker.progress.reset();
@@ -259,7 +261,8 @@ Member* Attach(State& s, const MemberId& key, Incarnation incarnation,
         set_back ? absl::StrCat("replaced by a process of incarnation ", incarnation,
                                 ", after a clock that was ahead or a lost --state-dir")
                  : absl::StrCat("replaced by a newer process, incarnation ", incarnation);
-    const bool assigned = worker != nullptr && s.FindAssignment(*worker).job != nullptr;
+    const bool assigned = worker != nullptr &&
+                          (s.FindAssignment(*worker).job != nullptr || !worker->spare_for.empty());
     if (assigned) Detach(s, member, {reason});
     member.record.incarnation = incarnation;
     if (worker != nullptr) worker->refused.clear();

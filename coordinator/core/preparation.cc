@@ -16,6 +16,7 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/servers.h"
+#include "coordinator/core/sharing/spares.h"
 
 namespace atl::coord {
 namespace {
@@ -158,10 +159,13 @@ void OnJobPrepared(State& s, Worker& worker, const JobPrepared& message) {
     worker.measured_for.clear();
   }
   Job* job = s.FindJob(message.job);
-  if (job == nullptr || worker.candidate_for != message.job || worker.prepared) return;
+  const bool spare = worker.spare_for == message.job;
+  if (job == nullptr || worker.prepared || (!spare && worker.candidate_for != message.job)) return;
   if (const absl::Status status = Validate(message.facts); !status.ok()) {
+    if (spare) DropSpare(s, worker, "");
     return RefuseWorker(s, *job, worker, CleanText(std::string(status.message())));
   }
+  if (spare) return OnSparePrepared(s, *job, worker, message.facts);
   worker.prepared = message.facts;
 }
 
@@ -173,11 +177,12 @@ void OnJobRefused(State& s, Worker& worker, const JobRefused& message) {
   if (assignment.job == job) {
     LoseWorker(s, assignment, worker.record.name,
                {absl::StrCat("it cannot run the job: ", reason)});
-  } else if (worker.candidate_for != message.job) {
+  } else if (worker.candidate_for != message.job && worker.spare_for != message.job) {
     return;
   }
   // The cause that it found when it was a candidate before may have been removed since.
   if (message.request != 0 && message.request < worker.candidature) return;
+  DropSpare(s, worker, "");
   RefuseWorker(s, *job, worker, reason);
 }
 

@@ -20,6 +20,7 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/sharing/scheduling.h"
+#include "coordinator/core/sharing/spares.h"
 
 namespace atl::coord {
 namespace {
@@ -44,7 +45,8 @@ bool Advance(State& s, Job& job) {
       s.unfinished.insert(job.record.number);  // the next Step goes on
       return advanced;
     }
-    if (AdvanceDrains(s, job) || AdvanceSiteJobs(s, job) || AdvanceJob(s, job)) {
+    if (AdvanceDrains(s, job) || AdvanceSiteJobs(s, job) || AdvanceJob(s, job) ||
+        AdvanceSpare(s, job)) {
       advanced = true;
     } else if (!AdvanceRound(s, job, job.rounds)) {
       return advanced;
@@ -68,6 +70,7 @@ void Order(State& s, Job& job) {
     AdvanceSwitches(s, job);
     AdvancePlans(s, job);
     RefreshOrders(s, job);
+    RefreshSpareOrder(s, job);
   }
   PumpServers(s, job);
   PumpExchange(s, job);

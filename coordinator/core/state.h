@@ -87,6 +87,7 @@ struct WorkerFields {
   NotedAssignment assigned;
   bool leaving = false;                  // it ends; serves on until its state has moved
   JobId candidate_for;                   // it is to prepare this job; see State::SetCandidate
+  JobId spare_for;                       // it evaluates versions of this job, idle but for that
   int64_t candidature = 0;               // PrepareJob::request
   Instant requested_at{};                // PrepareJob, first
   Instant request_again_at{};            // PrepareJob, again
@@ -212,6 +213,19 @@ struct SpacedEstimate {
   }
 };
 
+// A worker that evaluates versions of a job; see sharing/spares.h.
+struct Spare {
+  NodeId worker;
+  Incarnation incarnation = 0;
+  Generation generation = 0;
+  bool agrees = false;          // it has found the job's facts
+  bool evaluates = false;       // the version to be validated is given to it
+  Version newest = kNoVersion;  // that it was given
+  Instant since{};              // it was given that, or sent its newest result
+  Resending preparing;          // PrepareJob
+  SentOrder sent;               // sequence 0: nothing yet
+};
+
 // An island that other jobs are to have.
 struct CalledIsland {
   std::string reason;
@@ -243,6 +257,8 @@ struct Job {
   std::map<IslandId, Switch> switches;
   std::map<IslandId, Instant> vacant_since;
   std::map<IslandId, CalledIsland> called;  // that are to leave the job: see sharing/scheduling.h
+  std::optional<Spare> spare;
+  std::map<NodeId, Incarnation> unfit_spares;             // that had no result in time
   int64_t placement_revision = 0, settings_revision = 0;  // grow with each change
   std::optional<FormerRates> former_rates;
   Instant validating_since = kNever;  // the last validation is waited for

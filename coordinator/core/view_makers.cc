@@ -16,6 +16,7 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/moves.h"
 #include "coordinator/core/shards/placement.h"
+#include "coordinator/core/sharing/spares.h"
 #include "coordinator/core/stalls.h"
 
 namespace atl::coord {
@@ -200,7 +201,7 @@ MemberView MakeView(const State& s, const Worker& worker, Instant now) {
   if (worker.site.empty()) view.site_source = worker.record.site_source;
   view.measuring = worker.measuring;
   view.utilisation = worker.utilisation;
-  view.job = worker.candidate_for;
+  view.job = worker.candidate_for.empty() ? worker.spare_for : worker.candidate_for;
   if (!view.job.empty()) return view;
   const auto assignment = s.FindAssignment(worker);
   if (assignment.job != nullptr) view.job = assignment.job->id();
@@ -276,6 +277,7 @@ JobView MakeView(const State& s, const Job& job, Instant now) {
   view.placement = PlacementText(s, job);
   view.grouping = job.record.grouping;
   view.round_length = RoundLengthText(s, job);
+  view.evaluator = DescribeSpare(s, job);
   if (const std::optional<SiteJob>& site = job.record.site) {
     view.exchange = {
         site->site,     view.summary.contributes_to,    site->island,        site->base,

@@ -176,13 +176,31 @@ def an_island_of_two_workers_prefers_as_one_does(fixture):
 
 
 @case
+def a_whole_model_is_tuned_against_a_folder(fixture):
+    """Two islands, whose pairs are compared with the base that they began with, through a death"""
+    fixture.starts(workers=2, servers=1, step_ms=20)
+    write_pairs(fixture)
+    base = base_model(fixture)
+    job = submits_pairs(fixture, "whole", base, adapter__kind=None, adapter__rank=None, adapter__targets=None,
+                        objective__reference=base, inner__learning_rate=1e-3)
+    fixture.reaches(job, 1)
+    fixture.daemons["w2"].kill()
+    fixture.meanwhile("w2 to be missed", job, lambda: not fixture.member("w2")["attached"])
+    fixture.daemons["w2"].start()
+    summary = fixture.finishes(job)["summary"]
+    first, last = summary["first_validation_loss"], summary["validation_loss"]
+    check(abs(first - math.log(2)) < 1e-3, f"the loss of the reference itself is {first}")
+    check(last < 0.8 * first, f"the validation loss went from {first} only to {last}")
+
+
+@case
 def what_is_no_preference_is_refused_by_name(fixture):
-    """A job without an adapter, and pairs without their objective"""
+    """A job without a reference, and pairs without their objective"""
     fixture.starts(workers=1, servers=1)
     write_pairs(fixture)
     path = fixture.job_file("whole", data__path=fixture.pairs, data__format="chat", objective__kind="dpo")
     code, _, error = fixture.atoll("validate", path, check=False)
-    check(code != 0 and "objective.kind" in error and "adapter.kind" in error, f"without an adapter: {error}")
+    check(code != 0 and "objective.reference" in error, f"without a reference: {error}")
     path = fixture.job_file("pairs", data__documents="pairs", data__format="chat")
     code, _, error = fixture.atoll("validate", path, check=False)
     check(code != 0 and "data.documents" in error and "dpo" in error, f"pairs of no objective: {error}")

@@ -79,6 +79,28 @@ def scores_of_versions(fixture):
 
 
 @case
+def spare_workers_evaluate(fixture):
+    """A worker that no island uses scores versions while the island trains, and an island does when it is killed"""
+    tasks = write_tasks(fixture)
+    fixture.starts(workers=1, servers=1, step_ms=20)
+    job = fixture.submits(evaluation=tasks, outer__min_islands=1, outer__max_islands=1)
+    fixture.reaches(job, 0)
+    fixture.worker("w2", "--emulate-step-ms=20")
+    fixture.meanwhile("the spare worker to score a version", job,
+                      lambda: "evaluating" in fixture.job(job).get("evaluator", ""), every_s=0.02)
+    shown = fixture.job(job)
+    check([i["worker"] for i in shown["islands"]] == ["w1"], f"other islands: {shown['islands']}")
+    fixture.daemons["w2"].kill()
+    before = fixture.version(job)
+    fixture.wait_until("a later version to be scored by the island", lambda: next(
+        (s for s in [scores(fixture.job(job))] if len(s) == len(tasks) and all(v["version"] > before for v in s.values())),
+        None), LIMIT_S)
+    fixture.daemons["w2"].start()
+    fixture.finishes(job)
+    same_as_evaluate(fixture, job, tasks)
+
+
+@case
 def branches(fixture):
     """A stable run is branched into a decayed one, which begins with its exact parameters"""
     fixture.starts(workers=2, servers=2)
@@ -99,6 +121,31 @@ def branches(fixture):
     # It goes on from there: one that began anew would be at several times that loss after as many tokens.
     check(done["summary"]["validation_loss"] < 1.1 * final, f"its loss has risen: {done['summary']}")
     check(f"begins with the parameters of {stable}@{last}" in fixture.atoll("show", decayed)[1], "show has no origin")
+    # Several may begin with one job's parameters.
+    other = fixture.atoll("submit", "--from", stable, "--set", "name=other", "--set", "data.shuffle_seed=3",
+                          "--set", "schedule.train_tokens=10000")[1].strip()
+    begun = fixture.state(other, "done")["summary"]["first_validation_loss"]
+    check(abs(begun - final) <= 1e-6 * final, f"another branch begins at {begun}, and {stable} ended at {final}")
+
+
+@case
+def averages_are_exported(fixture):
+    """The moving average of the parameters is another model than they are, and about as good"""
+    fixture.starts(workers=2, servers=2)
+    job = fixture.submits(inner__ema=0.9)
+    fixture.finishes(job)
+    task = write_tasks(fixture)[2]
+    losses = []
+    for name, flags in (("last", ()), ("average", ("--ema",))):
+        folder = os.path.join(fixture.folder, name)
+        fixture.atoll("export", job, "--to", folder, *flags)
+        losses.append(fixture.json("evaluate", folder, "--task", task["path"], "--kind", "perplexity")["byte_perplexity"])
+    check(losses[0] != losses[1], f"the average is what the parameters are: {losses}")
+    check(losses[1] < 1.2 * losses[0], f"the average has learned nothing: {losses}")
+    plain = fixture.submits("plain", schedule__train_tokens=10_000)
+    fixture.finishes(plain)
+    code, _, error = fixture.atoll("export", plain, "--to", os.path.join(fixture.folder, "none"), "--ema", check=False)
+    check(code != 0 and "inner.ema" in error, f"an average of a job without one: {error}")
 
 
 if __name__ == "__main__":

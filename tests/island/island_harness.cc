@@ -208,6 +208,14 @@ absl::StatusOr<StepRequest> TestIsland::Request(const std::vector<int32_t>& toke
       .learning_rate = learning_rate,
       .masked_tokens = CountMasked(tokens, job_.model.RowNumbers(job_.sequence_length))};
   if (job_.documents != Documents::kPairs) return request;
+  // The first parameters are the reference where there is no base.
+  const bool whole = !job_.model.adapter.present();
+  Layers now;
+  if (whole) {
+    now = Get(LayerPart::kParameters);
+    if (first_.empty()) first_ = now;
+    Set(LayerPart::kParameters, first_);
+  }
   request.masked_tokens = request.sequences * (job_.sequence_length - 1);
   std::vector<std::vector<double>> found(engines_.size());
   ATOLL_RETURN_IF_ERROR(OnAll([&](size_t w) -> absl::Status {
@@ -215,6 +223,7 @@ absl::StatusOr<StepRequest> TestIsland::Request(const std::vector<int32_t>& toke
     return absl::OkStatus();
   }));
   for (const std::vector<double>& worker : found) ATOLL_CHECK(worker == found[0]);
+  if (whole) Set(LayerPart::kParameters, now);
   request.number = ++number_;
   request.references = found[0];
   return request;
@@ -275,21 +284,26 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
        .optimizer = job.optimizer.kind,
        .documents = DocumentsOnDevice(job)});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
-  if (!job.model.adapter.present()) return;
-  const Layers frozen = FrozenWeights(job.model);
-  for (size_t l = 0; l < frozen.size(); ++l) {
-    CheckOk(runner_->layer(static_cast<int>(l)).WriteFrozen(runner_->stream(), frozen[l]));
+  if (job.model.adapter.present()) {
+    const Layers frozen = FrozenWeights(job.model);
+    for (size_t l = 0; l < frozen.size(); ++l) {
+      CheckOk(runner_->layer(static_cast<int>(l)).WriteFrozen(runner_->stream(), frozen[l]));
+    }
   }
   if (job.documents != Documents::kPairs) return;
   EngineJob plain = job;
   plain.documents = Documents::kText;
   base_ = std::make_unique<TestDevice>(plain);
+  if (!job.model.adapter.present()) return;  // Set
   Layers nothing = RandomWeights(job.model, 1);
   for (std::vector<float>& layer : nothing) std::ranges::fill(layer, 0.0f);
   base_->Set(nothing);
 }
 
 void TestDevice::Set(const Layers& params) {
+  if (base_ != nullptr && !job_.model.adapter.present() && !std::exchange(base_set_, true)) {
+    base_->Set(params);
+  }
   for (size_t l = 0; l < params.size(); ++l) {
     LayerState& layer = runner_->layer(static_cast<int>(l));
     if (params[l].empty()) continue;

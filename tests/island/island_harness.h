@@ -101,6 +101,7 @@ class TestIsland {
   std::vector<NodeId> names_;
   std::vector<std::unique_ptr<Engine>> engines_;
   int64_t number_ = 0;
+  Layers first_;  // of pairs without an adapter: the parameters of the first step
 };
 
 // A device that computes as the CPU does, in memory that the host cannot touch and on streams that
@@ -127,7 +128,9 @@ class TestDevice {
   LossSum RunPairs(const std::vector<int32_t>& tokens, bool train);
 
   const EngineJob job_;
-  std::unique_ptr<TestDevice> base_;  // without the adapter; of pairs
+  // Of pairs, without the adapter; where there is none, with the first parameters.
+  std::unique_ptr<TestDevice> base_;
+  bool base_set_ = false;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ModelRunner> runner_;

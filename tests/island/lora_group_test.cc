@@ -149,6 +149,45 @@ TEST_CASE("references_are_found_once_and_reach_workers_that_come_later") {
   CHECK(loss->loss < 0.99 * std::log(2));
 }
 
+// Its reference is a folder, which takes the parameters' place while it is needed.
+TEST_CASE("islands_of_two_workers_tune_a_whole_model_by_pairs_as_one_does_through_a_death") {
+  PairWorld world;
+  world.spec.adapter = {};
+  world.spec.objective.reference = world.folder + "/base";
+  TestGroup alone(world, 1, 2), group(world, 3, 2);
+  alone.Take(Pipeline("one stage", {6}, 1), {"w1"});
+  group.Take(Replicas("unequal replicas", {5, 3}, 2), {"w1", "w2"});
+  for (TestGroup* each : {&alone, &group}) {
+    REQUIRE((*each)["w1"].trainer->InitialWeights().ToString() == "OK");
+    CHECK((*each)["w1"].trainer->Evaluate(12, 0)->loss == Approx(std::log(2)).epsilon(1e-4));
+  }
+  int64_t step = 0;
+  for (; step < 5; ++step) {
+    REQUIRE(StepPairs(group, step) == Approx(StepPairs(alone, step)).epsilon(1e-4));
+  }
+  group["w1"].Drain();
+  group.Kill("w2");
+  REQUIRE(group.Take(Pipeline("two stages", {2, 4}, 2), {"w1", "w3"}).kept);
+  for (; step < 9; ++step) {
+    REQUIRE(StepPairs(group, step) == Approx(StepPairs(alone, step)).epsilon(1e-4));
+  }
+  // What was found behind five steps is the folder's, as without any.
+  TestGroup fresh(world, 1, 2);
+  fresh.Take(Pipeline("one stage", {6}, 1), {"w1"});
+  REQUIRE(fresh["w1"].trainer->InitialWeights().ok());
+  StepPairs(fresh, 5);
+  const ReferenceCall call{.ranges = Batch(5)};
+  const std::vector<double> late = group["w3"].member->GetReferences(call);
+  const std::vector<double> early = fresh["w1"].member->GetReferences(call);
+  REQUIRE(late.size() == kBatch);
+  REQUIRE(early.size() == kBatch);
+  for (size_t i = 0; i < kBatch; ++i) CHECK(late[i] == Approx(early[i]).margin(1e-4));
+  const auto loss = group["w1"].trainer->Evaluate(12, 0);
+  REQUIRE(loss.ok());
+  CHECK(loss->loss == Approx(alone["w1"].trainer->Evaluate(12, 0)->loss).epsilon(1e-4));
+  CHECK(loss->loss < 0.99 * std::log(2));
+}
+
 // Layers without an adapter's parameters have nothing to fetch, and are whole again.
 TEST_CASE("a_step_of_adapters_whose_owners_have_taken_it_counts_and_others_follow") {
   CheckOwnersStepCounts(LoraWorld());

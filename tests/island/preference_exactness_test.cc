@@ -32,6 +32,16 @@ TEST_CASE("pairs_with_smoothed_labels_and_messages_in_chunks_train_as_on_one_dev
   CheckExact(Kind::kGemma2, TensorParallel().back(), Pairs(0.2));
 }
 
+TEST_CASE("whole_models_train_by_pairs_in_layouts_as_by_the_definition_on_one_device") {
+  Variation whole = Pairs(0.1);
+  whole.adapter = {};
+  for (const Kind kind : {Kind::kGpt2, Kind::kLlamaTied}) {
+    CheckExact(kind, Replicas().back(), whole);
+    CheckExact(kind, TensorParallel().back(), whole);
+    CheckExact(kind, Owners().front(), whole);
+  }
+}
+
 TEST_CASE("a_new_adapter_has_the_loss_of_a_coin_and_references_are_the_bases_alone") {
   Variation variation = Pairs(0);
   EngineJob job = MakeJob(Kind::kLlama);

@@ -226,6 +226,7 @@ struct TrainStep {
   std::vector<PositionRange> ranges;
   double learning_rate = 0;
   double norm_limit = 0;  // skipped, if the gradient's norm is larger or not finite; 0: no limit
+  std::vector<PositionRange> ahead = {};  // of pairs: that the next steps will be on
 };
 // The way to adopt, with b = outer.fragment_blend. Layers that were not pulled do not change.
 enum class AdoptMode {

@@ -361,7 +361,11 @@ void WorkerCore::Impl::StartStep() {
   // A store that is busy takes up to a minute to fail once more.
   if (trainer_failures_ > 0) absl::StrAppend(&activity_, "; failed before: ", trainer_failure_);
   norm_limit_ = norms_.Limit(spec().inner.skip_norm_deviations);
-  Start(Command::kStep, TrainStep{stepping_, counters_.learning_rate, norm_limit_});
+  TrainStep step{stepping_, counters_.learning_rate, norm_limit_};
+  if (spec().data.documents == Documents::kPairs) {
+    step.ahead = Leases(leased_.ranges).Take(round_sequences());
+  }
+  Start(Command::kStep, std::move(step));
 }
 
 void WorkerCore::Impl::PlanValidationResult() {

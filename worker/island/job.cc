@@ -49,6 +49,11 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
     }
     ATOLL_RETURN_IF_ERROR(Annotate(status, "model.initial_weights_path"));
   }
+  if (job.has_reference_folder()) {
+    const auto digest = DigestWeights(GetReferencePath(spec), job.layouts);
+    ATOLL_RETURN_IF_ERROR(Annotate(digest.status(), "the reference of [objective]"));
+    job.facts.base_digest = *digest;
+  }
   if (!spec.adapter.path.empty()) {
     ATOLL_RETURN_IF_ERROR(
         Annotate(CheckAdapter(spec.adapter.path, config.adapter, job.layouts), "adapter.path"));

@@ -43,6 +43,11 @@ struct GroupJob {
   std::shared_ptr<References> references;
 
   int64_t row() const { return data.row(); }  // numbers
+  // Returns whether pairs are compared with a folder's weights (GetReferencePath), not an adapter's
+  // base.
+  bool has_reference_folder() const {
+    return spec.data.documents == Documents::kPairs && !engine.model.adapter.present();
+  }
 
   // An island evaluates by position: the validation sequences, and behind them each task's rows. A
   // range of positions is of one of these.

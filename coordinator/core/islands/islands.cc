@@ -17,6 +17,7 @@
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/rounds/validation.h"
 #include "coordinator/core/shards/transfer_order.h"
+#include "coordinator/core/sharing/spares.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/view_makers.h"
 
@@ -384,7 +385,8 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
     // end, until the worker is needed here.
     const bool needed = !worker.candidate_for.empty() || assignment.job != nullptr;
     const bool known = job != nullptr && !job->stale();
-    const bool mute = worker.candidate_for == progress->job || hands_over || (!known && !needed) ||
+    const bool mute = worker.candidate_for == progress->job || worker.spare_for == progress->job ||
+                      hands_over || (!known && !needed) ||
                       (known && !job->ended() && !job->active());
     if (hands_over) ResendMemberOrder(s, *job, worker.record.name);
     if (!mute) {
@@ -393,6 +395,9 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
           s, worker, *progress,
           ended ? WhyStopped(job) : "this worker is not one of the job's islands");
     }
+  }
+  if (Job* job = worker.spare_for.empty() ? nullptr : s.FindJob(worker.spare_for)) {
+    if (job->spare) OnSpareHeartbeat(s, *job, worker);
   }
   if (assignment.job == nullptr) return;
   if (!assignment.leads) return ResendMemberOrder(s, *assignment.job, worker.record.name);

@@ -133,6 +133,114 @@ TEST_CASE("an island that never ends a task begins anew") {
   CHECK(w.Job().summary.validated_version >= 0);
 }
 
+// A job with an island of worker a, and a spare worker c.
+struct SpareWorld : World {
+  SpareWorld() {
+    StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=2 tokens=2000");
+    DoLines({"worker a validates loss=5 score=0.25", "worker c attaches", "worker c prepared"});
+  }
+  void Train(int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      Contribute("a", 4);
+      Do("servers answer");
+    }
+  }
+};
+
+TEST_CASE("a spare worker evaluates versions in place of islands, which train on") {
+  SpareWorld w;
+  CHECK(w.Order("c").job.empty());  // nothing is due
+  CHECK_FALSE(w.Job().evaluator.empty());
+  w.Train(2);
+  CHECK(w.Order("a").validate_version == kNoVersion);
+  CHECK(w.Order("a").evaluations == kNone);
+  CHECK(w.Order("c").run == RunState::kPause);
+  CHECK(w.Order("c").validate_version == 2);
+  CHECK(w.Order("c").evaluations == kArc);
+  CHECK(w.Order("c").pull_order.size() == w.Order("c").shards.size());
+  CHECK(w.Job().islands.size() == 1);
+  w.Do("worker c beats");  // it has version 2
+  w.Train(1);
+  CHECK(w.Order("c").validate_version == 2);
+  CHECK(w.Order("c").committed_version == 2);
+  w.Do("worker c validates loss=4 score=0.5");
+  REQUIRE(w.Job().summary.scores.size() == 1);
+  CHECK(w.Job().summary.scores[0].version == 2);
+  CHECK(w.Job().summary.scores[0].accuracy == 0.5);
+  CHECK(w.Job().summary.validated_version == 2);
+  CHECK(w.Order("c").validate_version == kNoVersion);
+  w.Train(1);
+  CHECK(w.Order("c").validate_version == 4);
+}
+
+TEST_CASE("when the spare worker dies an island evaluates, and then the next spare worker") {
+  SpareWorld w;
+  w.Train(2);
+  REQUIRE(w.Order("c").evaluations == kArc);
+  w.Do("worker c dies");
+  CHECK(w.Order("a").validate_version == 2);
+  CHECK(w.Order("a").evaluations == kArc);
+  w.Do("worker a validates loss=4 score=0.5");
+  CHECK(w.Job().summary.scores[0].version == 2);
+  w.DoLines({"worker d attaches", "worker d prepared"});
+  w.Train(2);
+  CHECK(w.Order("d").validate_version == 4);
+  CHECK(w.Order("a").validate_version == kNoVersion);
+}
+
+TEST_CASE("a spare worker takes the place of an island's, which is evaluated by none meanwhile") {
+  SpareWorld w;
+  w.Train(2);
+  REQUIRE(w.Order("c").island != 0);
+  w.DoLines({"worker a dies", "worker c prepared", "worker c beats"});
+  CHECK(w.Island(0).worker == "c");
+  CHECK(w.Order("c").island == 0);
+  CHECK(w.Order("c").run == RunState::kRun);
+  CHECK(w.Job().evaluator.empty());
+}
+
+TEST_CASE("a spare worker that never pulls the version leaves it to an island") {
+  SpareWorld w;
+  w.Do("worker c lags");
+  w.Train(2);
+  REQUIRE(w.Order("c").validate_version == 2);
+  w.Do("wait 200");
+  CHECK(w.Order("a").validate_version == kNoVersion);
+  w.Do("wait 200");
+  CHECK(w.Order("a").validate_version == 2);
+  CHECK(w.Order("c").job.empty());  // stopped
+  CHECK(w.Job().evaluator.empty());  // it is not taken again
+}
+
+TEST_CASE("a spare worker that has found other data evaluates nothing") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=2 tokens=2000");
+  w.DoLines(
+      {"worker a validates loss=5 score=0.25", "worker c attaches", "worker c prepared digest=9"});
+  CHECK(w.Job().evaluator.empty());
+  for (int i = 0; i < 2; ++i) {
+    w.Contribute("a", 4);
+    w.Do("servers answer");
+  }
+  CHECK(w.Order("a").validate_version == 2);
+  CHECK(w.Order("c").job.empty());
+}
+
+TEST_CASE("the last version of a job is evaluated by its spare worker, which is then stopped") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=2 tokens=40");
+  w.DoLines({"worker a validates loss=5 score=0.25", "worker c attaches", "worker c prepared"});
+  w.Contribute("a", 4);
+  w.Do("servers answer");
+  REQUIRE(w.Job().summary.state == JobState::kFinishing);
+  CHECK(w.Order("c").validate_version == 1);
+  w.DoLines({"worker c beats", "worker c validates loss=4 score=0.75", "servers answer",
+             "servers snapshot", "servers answer"});
+  CHECK(w.Job().summary.scores[0].version == 1);
+  CHECK(w.Job().summary.state == JobState::kDone);
+  CHECK(w.Order("c").job.empty());  // stopped
+}
+
 TEST_CASE("a score that is no share and one of an unknown task are not taken") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "validate=0 evaluate=2 tokens=2000");

@@ -12,6 +12,7 @@
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
+#include "coordinator/core/sharing/spares.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/view_makers.h"
 
@@ -69,6 +70,7 @@ std::string Describe(const TaskScore& score) {
 // The first one scores the version in all tasks, however many validate it.
 bool IsToScore(const Job& job, IslandId island) {
   const ProgressRecord& progress = job.progress;
+  if (SpareEvaluates(job)) return !progress.evaluations.empty() && island == kSpareIsland;
   return !progress.evaluations.empty() && !progress.validators.empty() &&
          progress.validators.front() == island;
 }
@@ -129,6 +131,7 @@ std::string Describe(const Job& job, const ValidationLoss& loss) {
 
 bool IsBeingValidated(const State& s, const Job& job) {
   const ProgressRecord& progress = job.progress;
+  if (SpareEvaluates(job)) return SpareHasVersion(s, job);
   if (progress.validate_version == kNoVersion || progress.validators.empty()) return false;
   return std::all_of(progress.validators.begin(), progress.validators.end(), [&](IslandId id) {
     const IslandRecord& island = job.islands.at(id);
@@ -178,11 +181,13 @@ bool IsCredible(State& s, Job& job, IslandId island, const ValidationLoss& resul
   }
   doubted[island] = result;
   const auto found = job.islands.find(island);
+  const NodeId worker = found != job.islands.end() ? found->second.worker
+                        : job.spare                ? job.spare->worker
+                                                   : "";
   s.Log(job.id(), Severity::kWarning,
-        absl::StrCat("island ", island, found == job.islands.end() ? "" : " (worker ",
-                     found == job.islands.end() ? "" : found->second.worker,
-                     found == job.islands.end() ? "" : ")", " says of version ", result.version,
-                     " a validation loss of ", result.loss,
+        absl::StrCat(island == kSpareIsland ? "spare" : absl::StrCat("island ", island),
+                     worker.empty() ? "" : absl::StrCat(" (worker ", worker, ")"),
+                     " says of version ", result.version, " a validation loss of ", result.loss,
                      training ? absl::StrCat(", while islands train at ", training->first, " to ",
                                              training->second)
                               : "",
@@ -300,6 +305,8 @@ bool IsLoss(double loss) {
 
 void ChooseValidators(State& s, Job& job) {
   ProgressRecord& progress = job.EditProgress();
+  progress.validators.clear();
+  if (GiveToSpare(s, job)) return;
   const std::vector<SiteData>& sites = job.spec().data.sites;
   std::map<int64_t, std::pair<double, IslandId>> best;     // by axis
   std::optional<std::pair<double, IslandId>> best_of_all;  // that may score it in tasks
@@ -327,7 +334,6 @@ void ChooseValidators(State& s, Job& job) {
     const auto [entry, first] = best.try_emplace(axis, value, id);
     if (!first && value > entry->second.first) entry->second = {value, id};
   }
-  progress.validators.clear();
   for (const auto& [axis, choice] : best) progress.validators.push_back(choice.second);
   if (best.empty() && best_of_all && !progress.evaluations.empty()) {
     progress.validators.push_back(best_of_all->second);
@@ -365,6 +371,10 @@ void ScheduleValidation(State& s, Job& job, Version version) {
 void OnValidation(State& s, Worker& worker, const ValidationResult& message) {
   Job* job = s.FindJob(message.job);
   if (job == nullptr || !job->active() || !std::isfinite(message.loss)) return;
+  if (worker.spare_for == job->id() && job->spare) {
+    job->spare->since = s.now;
+    return TakeResult(s, *job, kSpareIsland, /*axis=*/0, message);
+  }
   const State::Assignment assignment = s.FindAssignment(worker);
   if (assignment.job != job || !assignment.leads) return;
   const int64_t axis = job->spec().data.sites.empty() ? 0 : FindDataAxis(job->spec(), worker);

@@ -7,10 +7,10 @@
 
 namespace atl::coord {
 
-// progress.validate_version is evaluated by the fastest island (the first among equals), or by that
-// of each site where sites hold different data, as long as its result is not there. The first one
-// also scores it in the tasks of progress.evaluations. Nothing is left to do where there is no such
-// island.
+// progress.validate_version is evaluated by a spare worker (sharing/spares.h), else by the fastest
+// island (the first among equals), or by that of each site where sites hold different data, as long
+// as its result is not there. The first one also scores it in the tasks of progress.evaluations.
+// Nothing is left to do where there is no such island.
 void ChooseValidators(State& s, Job& job);
 // Returns whether the number can be the mean loss of something, nats a token.
 bool IsLoss(double loss);

@@ -101,8 +101,8 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs,
     return differ(what, absl::Hex(ours.data_digest), absl::Hex(theirs.data_digest));
   }
   if (ours.base_digest != theirs.base_digest) {
-    return differ("digest of the frozen weights (model.initial_weights_path)",
-                  absl::Hex(ours.base_digest), absl::Hex(theirs.base_digest));
+    return differ("digest of the weights of the base or reference", absl::Hex(ours.base_digest),
+                  absl::Hex(theirs.base_digest));
   }
   return "";
 }

@@ -18,19 +18,10 @@
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/sharing/divide.h"
+#include "coordinator/core/sharing/spares.h"
 
 namespace atl::coord {
 namespace {
-
-// Why the job leaves the worker out, whatever that finds; "" if it does not.
-std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker) {
-  const std::string& at = GetWorkerSite(worker);
-  if (!job.record.site && job.spec().outer.site.rounds > 0) {
-    const Job* site = FindSiteJob(s, job, at);
-    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
-  }
-  return WhyNoPart(job.spec().layout, worker.record.name, at, worker.devices.size());
-}
 
 // "; left out: w3: layout.exclude names it", of attached workers.
 std::string LeftOut(const State& s, const Job& job) {
@@ -85,6 +76,12 @@ void RefuseWithoutData(State& s, Job& job, const IdleList& workers) {
 }
 
 void MakeCandidate(State& s, const Job& job, Worker& worker) {
+  const std::string reason = absl::StrCat("job ", job.id(), " has it for an island");
+  if (worker.spare_for == job.id()) {
+    DropSpare(s, worker, reason);  // what it has opened is of use
+  } else {
+    ReleaseSpare(s, worker, reason);
+  }
   s.SetCandidate(worker, job.id());
   worker.requested_at = worker.request_again_at = s.now;
 }
@@ -394,8 +391,20 @@ bool DivideOnce(State& s) {
 
 }  // namespace
 
+std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker) {
+  const std::string& at = GetWorkerSite(worker);
+  if (!job.record.site && job.spec().outer.site.rounds > 0) {
+    const Job* site = FindSiteJob(s, job, at);
+    if (site != nullptr) return absl::StrCat("its site trains as job ", site->id());
+  }
+  return WhyNoPart(job.spec().layout, worker.record.name, at, worker.devices.size());
+}
+
 void Schedule(State& s) {
   if (DivideOnce(s)) DivideOnce(s);
+  const IdleList idle = ListIdle(s);
+  if (idle.empty()) return;
+  s.jobs.ForEachLive([&](Job& job) { TakeSpare(s, job, idle); });
 }
 
 void ScheduleTouched(State& s) {
@@ -406,6 +415,7 @@ void ScheduleTouched(State& s) {
     if (job == nullptr) continue;
     const bool takes = job->progress.state != JobState::kFinishing && job->active();
     if (takes && !job->stale()) TakeIdleWorkers(s, *job, workers);
+    TakeSpare(s, *job, workers);
   }
   PumpCandidates(s);
 }

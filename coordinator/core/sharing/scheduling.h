@@ -6,12 +6,16 @@
 #ifndef ATOLL_COORDINATOR_CORE_SHARING_SCHEDULING_H_
 #define ATOLL_COORDINATOR_CORE_SHARING_SCHEDULING_H_
 
+#include <string>
+
 #include "coordinator/core/state.h"
 
 namespace atl::coord {
 
 // Divides all workers among all jobs.
 void Schedule(State& s);
+// Returns why the job leaves the worker out, whatever that finds; "" if it does not.
+std::string WhyLeftOut(const State& s, const Job& job, const Worker& worker);
 // Gives idle workers to jobs that were touched. REQUIRES: no job is queued.
 void ScheduleTouched(State& s);
 

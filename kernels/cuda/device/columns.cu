@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < N; ++i) to[i] += sum.v[i];
 }
 
-// dpositions[p] += dy of position p = offset + t of every sequence, or of every document.
+// dpositions[p] += dy of position p = offset + t of every sequence, each of one document.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EmbeddingPositionsKernel(View<T> dy, int64_t rows, int64_t cols, View<float> dpositions,
@@ -176,42 +176,66 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t t = blockIdx.y, col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
   float sum = 0.0f;
-  for (int64_t base = 0; base < rows; base += positions.seq_len) {
-    if (positions.starts == nullptr) {
-      sum += ToFloat(dy.Row(base + t)[col]);
-      continue;
-    }
-    // A later document has position t behind its start alone.
-    for (int64_t i = t; i < positions.seq_len;) {
-      const int64_t start = positions.starts[base + i];
-      if (i - start == t) sum += ToFloat(dy.Row(base + i)[col]);
-      i = start + t > i ? start + t : i + 1;
-    }
-  }
+  for (int64_t row = t; row < rows; row += positions.seq_len) sum += ToFloat(dy.Row(row)[col]);
   dpositions.Row(positions.offset + t)[col] += sum;
 }
 
-SortedPositions SortPositions(const Queue& queue, const EmbeddingBackwardWeight& op,
-                              Workspace workspace) {
-  ATOLL_CHECK(op.dy.rows < INT32_MAX - kTile, "too many tokens for a kernel");
+// Of several documents a position is summed like a token: each row is read once.
+__global__ void __launch_bounds__(kThreads)
+    PositionKeysKernel(Positions positions, int64_t rows, int32_t* keys) {
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row < rows) keys[row] = static_cast<int32_t>(positions.At(row));
+}
+
+SortedPositions SortPositions(const Queue& queue, const int32_t* tokens, int64_t rows,
+                              int32_t token_mask, Workspace workspace) {
+  ATOLL_CHECK(rows < INT32_MAX - kTile, "too many tokens for a kernel");
   auto* words = static_cast<int32_t*>(workspace.data);
-  const SortedPositions sorted{words, words + op.dy.rows};
-  const dim3 grid(static_cast<unsigned>(CeilDiv(op.dy.rows, kWarp)));
+  const SortedPositions sorted{words, words + rows};
+  const dim3 grid(static_cast<unsigned>(CeilDiv(rows, kWarp)));
   Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight order", SortPositionsKernel,
-         op.tokens.as<int32_t>(), static_cast<int32_t>(op.dy.rows), op.typed ? kTokenMask : -1,
-         sorted);
+         tokens, static_cast<int32_t>(rows), token_mask, sorted);
   return sorted;
 }
 
+// The rows of `table` are of the tokens from `first` on.
 template <typename T, int N>
-void LaunchTable(const Queue& queue, const EmbeddingBackwardWeight& op, SortedPositions sorted) {
-  const int64_t packs = CeilDiv(op.dy.cols, N);
+void LaunchTable(const Queue& queue, SortedPositions sorted, const Tensor& dy, int64_t first,
+                 const Tensor& table) {
+  const int64_t packs = CeilDiv(dy.cols, N);
   const int64_t threads = packs < kThreads ? CeilDiv(packs, kWarp) * kWarp : kThreads;
-  const dim3 grid(static_cast<unsigned>(op.dy.rows),
-                  static_cast<unsigned>(CeilDiv(packs, threads)));
+  const dim3 grid(static_cast<unsigned>(dy.rows), static_cast<unsigned>(CeilDiv(packs, threads)));
   Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, "EmbeddingBackwardWeight",
-         EmbeddingTableKernel<T, N>, sorted, op.dy.rows, MakeView<T>(op.dy), op.dy.cols,
-         op.first_token, MakeView<float>(op.dtable), op.dtable.rows);
+         EmbeddingTableKernel<T, N>, sorted, dy.rows, MakeView<T>(dy), dy.cols, first,
+         MakeView<float>(table), table.rows);
+}
+template <typename T>
+void LaunchTable(const Queue& queue, SortedPositions sorted, const Tensor& dy, int64_t first,
+                 const Tensor& table) {
+  if (PackSize({dy}, dy.cols, kWide<T>) > 1) {
+    LaunchTable<T, kWide<T>>(queue, sorted, dy, first, table);
+  } else {
+    LaunchTable<T, 1>(queue, sorted, dy, first, table);
+  }
+}
+
+template <typename T>
+void LaunchPositions(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace workspace) {
+  const Positions positions = MakePositions(op);
+  const int64_t rows = op.dy.rows;
+  if (positions.starts == nullptr) {
+    const dim3 grid(static_cast<unsigned>(CeilDiv(op.dy.cols, kThreads)),
+                    static_cast<unsigned>(op.seq_len));
+    ATOLL_CHECK(op.seq_len <= 65535, "learned positions beyond 65535");
+    return Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight positions",
+                  EmbeddingPositionsKernel<T>, MakeView<T>(op.dy), rows, op.dy.cols,
+                  MakeView<float>(op.dpositions), positions);
+  }
+  int32_t* const keys = static_cast<int32_t*>(workspace.data) + 2 * rows;
+  Launch(queue, dim3(static_cast<unsigned>(CeilDiv(rows, kThreads))), dim3(kThreads), 0,
+         "EmbeddingBackwardWeight positions", PositionKeysKernel, positions, rows, keys);
+  const SortedPositions sorted = SortPositions(queue, keys, rows, -1, workspace);
+  LaunchTable<T>(queue, sorted, op.dy, /*first=*/0, op.dpositions);
 }
 
 }  // namespace
@@ -225,7 +249,8 @@ int64_t ScratchBytes(const LayerNormBackwardWeight& op) {
 int64_t ScratchBytes(const SumRows& op) { return ColumnSumBytes(1, op.x.rows, op.x.cols); }
 int64_t ScratchBytes(const EmbeddingBackwardWeight& op) {
   const int64_t types = op.typed ? ColumnSumBytes(1, op.dy.rows, op.dy.cols, op.dtypes.rows) : 0;
-  const int64_t sorted = 2 * op.dy.rows * static_cast<int64_t>(sizeof(int32_t));
+  // Behind what is sorted, positions in documents: which of the tensors are there is not known yet.
+  const int64_t sorted = 3 * op.dy.rows * static_cast<int64_t>(sizeof(int32_t));
   return types > sorted ? types : sorted;  // one after the other
 }
 
@@ -257,26 +282,17 @@ void Enqueue(const Queue& queue, const SumRows& op, Workspace workspace) {
 
 void Enqueue(const Queue& queue, const EmbeddingBackwardWeight& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
-  const SortedPositions sorted = SortPositions(queue, op, workspace);
+  const SortedPositions sorted = SortPositions(queue, op.tokens.as<int32_t>(), op.dy.rows,
+                                               op.typed ? kTokenMask : -1, workspace);
   ForType(op.dy.dtype, [&]<typename T>() {
-    if (PackSize({op.dy}, op.dy.cols, kWide<T>) > 1) {
-      LaunchTable<T, kWide<T>>(queue, op, sorted);
-    } else {
-      LaunchTable<T, 1>(queue, op, sorted);
-    }
+    LaunchTable<T>(queue, sorted, op.dy, op.first_token, op.dtable);
     if (op.typed && op.dtypes.present()) {
       const TypeTerms<T> terms{op.tokens.as<int32_t>(), MakeView<T>(op.dy)};
       SumColumns<T>(queue, "EmbeddingBackwardWeight types", terms, {op.dy},
                     {op.dy.rows, op.dy.cols, op.dtypes.rows}, AddToRow{MakeView<float>(op.dtypes)},
                     workspace);
     }
-    if (!op.dpositions.present()) return;
-    const dim3 grid(static_cast<unsigned>(CeilDiv(op.dy.cols, kThreads)),
-                    static_cast<unsigned>(op.seq_len));
-    ATOLL_CHECK(op.seq_len <= 65535, "learned positions beyond 65535");
-    Launch(queue, grid, dim3(kThreads), 0, "EmbeddingBackwardWeight positions",
-           EmbeddingPositionsKernel<T>, MakeView<T>(op.dy), op.dy.rows, op.dy.cols,
-           MakeView<float>(op.dpositions), MakePositions(op));
+    if (op.dpositions.present()) LaunchPositions<T>(queue, op, workspace);
   });
 }
 

@@ -241,7 +241,7 @@ void IslandLeader::Release() {
 
 absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<double> references,
-                         FindReferences({.ranges = command.ranges}));
+                         FindReferences({.ranges = command.ranges}, command.ahead));
   const auto count = [](const auto& hook) { return hook ? hook() : int64_t{0}; };
   const Instant begun = port_->Now();  // only the first epoch has references to find
   const int64_t started_before = count(hooks_.transfers_started);
@@ -281,14 +281,49 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
                   loss.router_z};
 }
 
-// A later leader may find them again.
-absl::StatusOr<std::vector<double>> IslandLeader::FindReferences(ReferenceCall call) {
+// A later leader may find them again. A reference that is not the base takes the parameters' place:
+// it finds those of the next steps, too.
+absl::StatusOr<std::vector<double>> IslandLeader::FindReferences(
+    const ReferenceCall& call, const std::vector<PositionRange>& ahead) {
   if (spec_.data.documents != Documents::kPairs) return std::vector<double>();
   std::vector<double> known = port_->GetReferences(call);
   if (!known.empty()) return known;
-  call.number = ++number_;
-  ATOLL_RETURN_IF_ERROR(Together({.body = call}).status());
+  if (spec_.adapter.kind == AdapterKind::kLora) {
+    ATOLL_RETURN_IF_ERROR(CallForReferences(call));
+    return port_->GetReferences(call);
+  }
+  std::vector<ReferenceCall> calls = {call};
+  for (const PositionRange& range : ahead) {
+    const int64_t batch = spec_.inner.batch_sequences;
+    for (int64_t first = range.begin; first < range.end; first += batch) {
+      const ReferenceCall next{.ranges = {{first, std::min(first + batch, range.end)}},
+                               .validation = call.validation};
+      if (port_->GetReferences(next).empty()) calls.push_back(next);
+    }
+  }
+  ATOLL_RETURN_IF_ERROR(EvaluateWith({.reference = true}, [&]() -> absl::Status {
+    for (const ReferenceCall& each : calls) ATOLL_RETURN_IF_ERROR(CallForReferences(each));
+    return absl::OkStatus();
+  }));
   return port_->GetReferences(call);
+}
+
+absl::Status IslandLeader::CallForReferences(ReferenceCall call) {
+  call.number = ++number_;
+  return Together({.body = std::move(call)}).status();
+}
+
+absl::Status IslandLeader::FindValidationReferences() {
+  for (int set = 0; set <= static_cast<int>(spec_.data.validation.size()); ++set) {
+    const PositionRange all =
+        port_->SelectValidationPositions(set, spec_.schedule.validation_sequences);
+    const int64_t end = std::min(all.end, all.begin + spec_.inner.batch_sequences);
+    if (all.begin >= all.end) continue;
+    ATOLL_RETURN_IF_ERROR(
+        FindReferences({.ranges = {{all.begin, end}}, .validation = true}, {{end, all.end}})
+            .status());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
@@ -299,7 +334,7 @@ absl::StatusOr<LossSum> IslandLeader::Evaluate(int set, int64_t sequences) {
     const int64_t count = std::min(batch, positions.end - first);
     ATOLL_ASSIGN_OR_RETURN(
         std::vector<double> references,
-        FindReferences({.ranges = {{first, first + count}}, .validation = true}));
+        FindReferences({.ranges = {{first, first + count}}, .validation = true}, {}));
     ATOLL_ASSIGN_OR_RETURN(const LossSum loss, EvaluateAt(first, count, std::move(references)));
     sum.nats += loss.nats;
     sum.tokens += loss.tokens;
@@ -341,7 +376,8 @@ absl::StatusOr<ValidationDone> IslandLeader::EvaluateAll(const Validate& command
 
 absl::StatusOr<Event> IslandLeader::Do(const Validate& command) {
   ValidationDone done;
-  ATOLL_RETURN_IF_ERROR(EvaluateBase([&]() -> absl::Status {
+  if (!command.evaluation) ATOLL_RETURN_IF_ERROR(FindValidationReferences());
+  ATOLL_RETURN_IF_ERROR(EvaluateWith({}, [&]() -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(done, EvaluateAll(command));
     return absl::OkStatus();
   }));

@@ -246,13 +246,18 @@ class IslandLeader {
   // Has all members take copies; which of them have done so.
   absl::StatusOr<std::set<NodeId>> TakeCopies(const GroupFrame& frame);
   absl::Status SetOptimizerSteps(int64_t steps);
-  // Calls it while the parameters are theta_base.
-  absl::Status EvaluateBase(const std::function<absl::Status()>& evaluate);
+  // Calls it while the parameters are what is put in.
+  absl::Status EvaluateWith(const PutBaseInCall& put_in,
+                            const std::function<absl::Status()>& evaluate);
   // Sequences at positions of validation, or of tasks behind them.
   absl::StatusOr<LossSum> EvaluateAt(int64_t first, int64_t count, std::vector<double> references);
   // Returns the references that a step or evaluation on these sequences needs: of a job of pairs,
   // those that are kept here, or found now by all members; else none.
-  absl::StatusOr<std::vector<double>> FindReferences(ReferenceCall call);
+  absl::StatusOr<std::vector<double>> FindReferences(const ReferenceCall& call,
+                                                     const std::vector<PositionRange>& ahead);
+  absl::Status CallForReferences(ReferenceCall call);
+  // Finds those of all validation, before theta_base is put in for it.
+  absl::Status FindValidationReferences();
 
   // ---- What members report of steps (leader_reports.cc). ----
   void NoteReply(const NodeId& from, const GroupReply& reply);

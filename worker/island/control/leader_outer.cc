@@ -243,9 +243,10 @@ absl::Status IslandLeader::Adopt(const AdoptPulled& command) {
 // -------------------------------------------------------------------------------- validation ----
 
 // The parameters come back, also if it fails; after a failure of a member Reconfigure does that.
-absl::Status IslandLeader::EvaluateBase(const std::function<absl::Status()>& evaluate) {
+absl::Status IslandLeader::EvaluateWith(const PutBaseInCall& put_in,
+                                        const std::function<absl::Status()>& evaluate) {
   known_.state_broken = true;
-  ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBaseInCall()}));
+  ATOLL_RETURN_IF_ERROR(AllDo({.body = put_in}));
   const absl::Status status = evaluate();
   if (failed_) return status;
   ATOLL_RETURN_IF_ERROR(AllDo({.body = PutBackCall()}));

@@ -271,7 +271,7 @@ absl::StatusOr<IslandLeader::Replayed> IslandLeader::ReplayChanges(int64_t from)
   for (const LoggedChange& change : replay_->changes) {
     if (const LoggedStep* step = std::get_if<LoggedStep>(&change)) {
       ATOLL_ASSIGN_OR_RETURN(const std::vector<double> references,
-                             FindReferences({.ranges = step->ranges}));
+                             FindReferences({.ranges = step->ranges}, {}));
       ATOLL_RETURN_IF_ERROR(
           Together({.body = StepCall{++number_, step->ranges, step->learning_rate,
                                      /*trace=*/false, step->norm_limit, references}})

@@ -9,7 +9,6 @@
 #include "common/model/ownership.h"
 #include "common/model/tensor_layout.h"
 #include "common/protocol/tensor_groups.h"
-#include "worker/model/weights.h"
 
 namespace atl::worker {
 namespace {
@@ -419,28 +418,32 @@ absl::Status OuterExchange::Do(const InitialWeightsCall&) {
   const ModelSpec& spec = job->spec.model;
   const bool adapts = job->engine.model.adapter.present();
   const std::string& path = adapts ? job->spec.adapter.path : spec.initial_weights_path;
-  if (path.empty()) {
-    return SetHeld(OuterTarget::kParameters, /*shards=*/{},
-                   [&](int32_t layer, std::span<float> out) {
-                     InitLayer(job->layouts[static_cast<size_t>(layer)], job->engine.model.layers,
-                               spec.seed, out);
-                     return absl::OkStatus();
-                   });
+  ReadWhole read = [&](int32_t layer, std::span<float> out) {
+    InitLayer(job->layouts[static_cast<size_t>(layer)], job->engine.model.layers, spec.seed, out);
+    return absl::OkStatus();
+  };
+  if (!path.empty()) {
+    auto opened = ReadHeld(*job, path, adapts ? &ReadAdapter : &ReadWeights);
+    const char* const field = adapts ? "adapter.path" : "model.initial_weights_path";
+    ATOLL_RETURN_IF_ERROR(Annotate(opened.status(), field));
+    read = *std::move(opened);
   }
-  std::vector<std::vector<float>> values(job->layouts.size());
+  return SetHeld(OuterTarget::kParameters, /*shards=*/{}, read);
+}
+
+absl::StatusOr<OuterExchange::ReadWhole> OuterExchange::ReadHeld(
+    const GroupJob& job, const std::string& folder, decltype(&ReadWeights) read) const {
+  std::vector<std::vector<float>> values(job.layouts.size());
   for (const HeldLayer& held : HeldShards()) {
     const auto layer = static_cast<size_t>(held.shard.layer);
-    values[layer].resize(static_cast<size_t>(job->layouts[layer].size));
+    values[layer].resize(static_cast<size_t>(job.layouts[layer].size));
   }
   const std::vector<std::span<float>> spans(values.begin(), values.end());
-  const auto read = adapts ? &ReadAdapter : &ReadWeights;
-  ATOLL_RETURN_IF_ERROR(Annotate(read(path, job->layouts, spans, member_->UntilInterrupted()),
-                                 adapts ? "adapter.path" : "model.initial_weights_path"));
-  return SetHeld(OuterTarget::kParameters, /*shards=*/{}, [&](int32_t layer, std::span<float> out) {
-    const std::vector<float>& from = values[static_cast<size_t>(layer)];
-    std::copy(from.begin(), from.end(), out.begin());
+  ATOLL_RETURN_IF_ERROR(read(folder, job.layouts, spans, member_->UntilInterrupted()));
+  return [values = std::move(values)](int32_t layer, std::span<float> out) {
+    std::ranges::copy(values[static_cast<size_t>(layer)], out.begin());
     return absl::OkStatus();
-  });
+  };
 }
 
 absl::Status OuterExchange::Do(const FinishCall& call) {
@@ -470,12 +473,21 @@ absl::Status OuterExchange::Do(const FetchTablesCall&) {
 // -------------------------------------------------------------------------------- validation ----
 
 // Only what differs from theta_base is put aside: nothing where no step has followed the pull.
-absl::Status OuterExchange::Do(const PutBaseInCall&) {
+absl::Status OuterExchange::Do(const PutBaseInCall& call) {
   ATOLL_RETURN_IF_ERROR(OpenState().status());
   put_aside_.clear();
-  const auto read_base = [&](int32_t layer, std::span<float> out) {
+  ReadWhole read_base = [&](int32_t layer, std::span<float> out) {
     return ReadLayer(OuterKind::kBase, layer, out);
   };
+  if (call.reference) {
+    ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const GroupJob> job, member_->OpenJob());
+    if (!job->has_reference_folder()) {
+      return absl::FailedPreconditionError("the job has no folder of a reference");
+    }
+    auto opened = ReadHeld(*job, GetReferencePath(job->spec), &ReadWeights);
+    ATOLL_RETURN_IF_ERROR(Annotate(opened.status(), "the reference of [objective]"));
+    read_base = *std::move(opened);
+  }
   const auto put_in = [&](const HeldLayer& held, std::span<float> base) -> absl::Status {
     if (!held.table_only) {
       std::vector<float> values(base.size());

@@ -27,6 +27,7 @@
 #include "worker/island/member/member_state.h"
 #include "worker/island/member/saved_states.h"
 #include "worker/island/messages/wire.h"
+#include "worker/model/weights.h"
 #include "worker/outer/outer_state.h"
 #include "worker/work_queue.h"
 
@@ -48,7 +49,8 @@ class OuterExchange {
   absl::Status Do(const CaptureDelta& call) { return DoDuringSteps(call, UntilEnded()); }
   absl::Status Do(const ApplyCall& call) { return DoDuringSteps(call, UntilEnded()); }
   absl::Status Do(const FinishCall& call);
-  // theta_base becomes the parameters of these devices, until they are put back.
+  // theta_base, or the reference of pairs, becomes the parameters of these devices, until they are
+  // put back.
   absl::Status Do(const PutBaseInCall& call);
   absl::Status Do(const PutBackCall& call);
   absl::Status Do(const FetchTablesCall& call);
@@ -80,6 +82,10 @@ class OuterExchange {
   // FAILED_PRECONDITION: no plan was set up for this job.
   absl::StatusOr<std::shared_ptr<OuterState>> OpenState() const;
   using ReadWhole = std::function<absl::Status(int32_t layer, std::span<float> out)>;
+
+  // Reads the layers that these devices hold from a folder, for a later SetHeld.
+  absl::StatusOr<ReadWhole> ReadHeld(const GroupJob& job, const std::string& folder,
+                                     decltype(&ReadWeights) read) const;
 
   absl::Status DoDuringSteps(const CaptureDelta& call, const Cancelled& cancelled);
   // Elements of all layers that this worker's devices hold, from their owners. Afterwards it has

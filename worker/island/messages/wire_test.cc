@@ -55,7 +55,7 @@ TEST_CASE("frames_of_every_kind_come_back_as_they_were_sent") {
            CaptureDelta{*tag.captured, Encoding::kBfloat16, shards, true},
            ApplyCall{OuterKind::kAddition, OuterTarget::kAdded, false, shards},
            FinishCall{tag, true, shards},
-           PutBaseInCall(),
+           PutBaseInCall{.reference = true},
            PutBackCall(),
            FetchTablesCall(),
            InitialWeightsCall(),

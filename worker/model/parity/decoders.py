@@ -255,6 +255,8 @@ def forward(c, p, ids, balances=None):
 
     def linear(x, name):
         y = x @ p[name + ".weight"].T
+        if name + ".lora_A.weight" in p:
+            y = y + c["lora_scale"] * (x @ p[name + ".lora_A.weight"].T) @ p[name + ".lora_B.weight"].T
         return y + p[name + ".bias"] if name + ".bias" in p else y
 
     def heads(x):
