@@ -428,5 +428,33 @@ TEST_CASE("a small terminal sees what fits, without wrapping or scrolling") {
   CHECK(Clip("12345\n12\n", 0, 0) == "12345\n12\n");
 }
 
+TEST_CASE("a job that was rehearsed says where it stands in the predicted interval") {
+  v1::Job job;
+  CHECK(RehearsedText(job).empty());
+  v1::RehearsedSpec& rehearsed = *job.mutable_spec()->mutable_rehearsed();
+  rehearsed.set_runs(20);
+  rehearsed.mutable_tokens_per_s()->set_low(90);
+  rehearsed.mutable_tokens_per_s()->set_high(110);
+  rehearsed.mutable_finish_s()->set_low(1000);
+  rehearsed.mutable_finish_s()->set_high(1200);
+  v1::JobSummary& s = *job.mutable_summary();
+  s.set_state(v1::JOB_STATE_RUNNING);
+  s.set_tokens_budget(110'000);
+  CHECK_THAT(RehearsedText(job), !Catch::Contains("now"));
+  // 100 s until it started, and 900 s since: 100 tokens/s of both.
+  s.set_submitted_unix_ms(1'000'000);
+  s.set_started_unix_ms(1'100'000);
+  s.set_tokens_committed(100'000);
+  s.set_mean_tokens_per_s(100'000 / 900.0);
+  CHECK_THAT(RehearsedText(job),
+             Catch::Contains("now 100 (inside)") && Catch::Contains("rate 18 min 20 s (inside)"));
+  s.set_mean_tokens_per_s(100'000 / 1900.0);
+  CHECK_THAT(RehearsedText(job), Catch::Contains("now 50 (below)") && Catch::Contains("(above)"));
+  s.set_state(v1::JOB_STATE_DONE);
+  s.set_ended_unix_ms(2'000'000);
+  s.set_paused_ms(100'000);
+  CHECK_THAT(RehearsedText(job), Catch::Contains("was 15 min 0 s (below)"));
+}
+
 }  // namespace
 }  // namespace atl::cli

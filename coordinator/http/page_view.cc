@@ -120,6 +120,7 @@ v1::page::Job ToPage(const v1::Job& job, const JobPage& page) {
   *to.mutable_summary() = job.summary();
   to.set_phase(job.round().phase());
   to.set_round_length(job.round_length());
+  if (job.spec().has_rehearsed()) *to.mutable_rehearsed() = job.spec().rehearsed();
   int32_t workers = 0;
   for (const v1::Island& island : job.islands()) {
     workers += island.workers_size();

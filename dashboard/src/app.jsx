@@ -7,10 +7,11 @@ import { Overview, Jobs } from './overview.jsx';
 import { Job } from './job.jsx';
 import { Island } from './island.jsx';
 import { Logs } from './logs.jsx';
+import { Rehearsal } from './rehearsal.jsx';
 import { Words } from './words.jsx';
 import icon from './favicon.svg';
 
-const PAGES = [['#/', 'Overview'], ['#/jobs', 'Jobs'], ['#/logs', 'Log']];
+const PAGES = [['#/', 'Overview'], ['#/jobs', 'Jobs'], ['#/rehearsal', 'Rehearsal'], ['#/logs', 'Log']];
 const media = matchMedia('(prefers-color-scheme: dark)');
 const storedTheme = () => localStorage.getItem('theme') || (media.matches ? 'dark' : 'light');
 
@@ -31,12 +32,13 @@ function Page({ hash, ...common }) {
   if (words[0] === 'jobs' && words[1]) return <Job key={words[1]} id={words[1]} {...common} />;
   if (words[0] === 'jobs') return <Jobs {...common} />;
   if (words[0] === 'logs') return <Logs key={hash} query={new URLSearchParams(query)} {...common} />;
+  if (words[0] === 'rehearsal') return <Rehearsal {...common} />;
   if (words[0] === 'words') return <Words {...common} />;
   if (words.length) return <p class="problem">There is no page {path}. <a href="#/">Overview</a></p>;
   return <Overview {...common} />;
 }
 
-const TITLES = { jobs: 'Jobs', logs: 'Log', words: 'Glossary' };
+const TITLES = { jobs: 'Jobs', rehearsal: 'Rehearsal', logs: 'Log', words: 'Glossary' };
 
 // What the browser's tab says.
 function titleOf(hash) {

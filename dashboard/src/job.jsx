@@ -5,6 +5,7 @@ import { age, bytes, count, done, ended, islandState, loss, moment, nats, percen
 import { Chart, useCharts } from './charts.jsx';
 import { Rounds } from './pictures.jsx';
 import { Badge, Bar, Problem, Section, State, Table, Tile } from './parts.jsx';
+import { Predicted } from './rehearsal.jsx';
 import { WordsLink } from './words.jsx';
 
 const ISLAND_CURVES = 7;  // with the global one, as many as there are colours
@@ -284,6 +285,7 @@ export function Job({ id, session, theme, onLive }) {
         {history.data && charts.ready ? <Curves history={history.data} other={other} summary={s} axis={axis} theme={theme} smooth={view.smooth} log={view.log} /> : <p class="loading">Loading…</p>}
         {job.islands.length > ISLAND_CURVES && <p class="empty">The first {ISLAND_CURVES} of {job.islands.length} islands are drawn; `atoll metrics {s.job} --csv` has all.</p>}
       </Section>
+      {charts.ready && <Predicted job={job} history={history.data} theme={theme} />}
       {s.validation_sets.length > 0 && (
         <Section title="Validation sets" id="validation-sets">
           <Table columns={setColumns(s)} rows={s.validation_sets} keyOf={(v) => v.name} />
