@@ -69,6 +69,7 @@ void CountExperts::Check() const {
   ExpectWhole(counts, "counts", counts.rows, counts.cols);
   ATOLL_CHECK(counts.rows > 0 && experts.rows % counts.rows == 0, experts.rows, " tokens in ",
               counts.rows, " sequences");
+  if (starts.present()) ExpectWhole(starts, "starts", 1, experts.rows);
 }
 
 void RouteBackward::Check() const {
@@ -78,7 +79,9 @@ void RouteBackward::Check() const {
   ExpectWhole(losses.counts, "counts", losses.counts.rows, logits.cols);
   ATOLL_CHECK(losses.counts.rows > 0 && logits.rows % losses.counts.rows == 0);
   ExpectSums(losses.terms, "terms", 2, logits.rows);
-  ExpectSums(losses.totals, "totals", 1, 2);
+  ExpectSums(losses.share, "share", 1, 1);
+  ExpectSums(losses.totals, "totals", 1, 2 + logits.cols);
+  if (losses.starts.present()) ExpectWhole(losses.starts, "starts", 1, logits.rows);
 }
 
 void GroupTokens::Check() const {

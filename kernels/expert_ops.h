@@ -42,27 +42,38 @@ struct RouteForward {
   void Check() const;
 };
 
-// counts[s][e] = assignments of sequence s's tokens to expert e.
+// What fills a sequence up is marked by `starts` (ops.h) as documents of one token each, which no
+// router counts. The sequence's last token is one if that before it is one.
+inline bool IsPadding(const int32_t* starts, int64_t n, int64_t seq_len) {
+  const int64_t at = n % seq_len;
+  if (starts == nullptr || at == 0 || starts[n] != at) return false;
+  return at + 1 < seq_len ? starts[n + 1] == at + 1 : starts[n - 1] == at - 1;
+}
+
+// counts[s][e] = assignments of sequence s's tokens to expert e, without padding.
 struct CountExperts {
   Tensor experts;  // int32 [N, k]
   Tensor counts;   // int32 [N / T, E]
+  Tensor starts;   // int32 [1, N]; optional
   void Check() const;
 };
 
-// Losses of the router's own, as each of them is defined for a sequence of T tokens:
+// Losses of the router's own, as each of them is defined for a sequence of T tokens without
+// padding:
 //   balance (Fedus et al. 2021; transformers' of a batch of one sequence and one layer):
 //     E sum over e of counts[e] / T * mean over tokens of p[e], p = scores / sum of a row's scores
 //   z (Zoph et al. 2022): mean over tokens of log(sum of exp(logits))^2
-// totals += share * {balance, z} of each sequence. Their gradients are times `balance` and `z`, and
-// `share`. Choices have no gradient.
+// totals += share * {balance, z} of each sequence, and behind these counts of each expert. The
+// losses' gradients are times `balance` and `z`, and `share`. Choices have no gradient.
 struct RouterLosses {
   float balance = 0, z = 0;
-  float share = 0;  // of a sequence in the mean
-  Tensor counts;    // from CountExperts
-  Tensor terms;     // f32 [2, N]: room
-  Tensor totals;    // f32 [1, 2]
+  Tensor share;   // f32 [1, 1]: of a sequence in the mean
+  Tensor counts;  // from CountExperts
+  Tensor starts;  // as there
+  Tensor terms;   // f32 [2, N]: room
+  Tensor totals;  // f32 [1, 2 + E]
 
-  bool present() const { return share > 0; }
+  bool present() const { return totals.present(); }
 };
 
 // B: the gradient of logits.

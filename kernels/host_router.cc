@@ -52,19 +52,36 @@ class Scores {
   double largest_ = 0, log_sum_ = 0;
 };
 
+// Null: no sequence has padding.
+const int32_t* Starts(const Tensor& starts) {
+  return starts.present() ? starts.as<int32_t>() : nullptr;
+}
+
+// Of a token's sequence: assignments by expert, and tokens.
+struct Sequence {
+  const int32_t* counts = nullptr;
+  double tokens = 0;
+};
+Sequence FindSequence(const RouteBackward& op, int64_t n) {
+  const int64_t seq_len = op.logits.rows / op.losses.counts.rows, experts = op.logits.cols;
+  const int32_t* counts = op.losses.counts.as<int32_t>() + n / seq_len * experts;
+  return {counts,
+          std::accumulate(counts, counts + experts, 0.0) / static_cast<double>(op.experts.cols)};
+}
+
 // dscores += the gradient of E's balance loss by its p; returns the loss's part of this token.
-double AddBalance(const RouteBackward& op, const Scores& scores, int64_t n,
+double AddBalance(const RouteBackward& op, const Scores& scores, const Sequence& sequence,
                   std::vector<double>& dscores) {
   const RouterLosses& l = op.losses;
-  const int64_t seq_len = op.logits.rows / l.counts.rows, experts = op.logits.cols;
-  const int32_t* counts = l.counts.as<int32_t>() + n / seq_len * experts;
-  const auto tokens = static_cast<double>(seq_len);
+  const int64_t experts = op.logits.cols;
+  const int32_t* counts = sequence.counts;
+  const double tokens = sequence.tokens;
   const double sum = scores.sum(), unit = static_cast<double>(experts) / (tokens * tokens);
   double loss = 0;
   for (int64_t e = 0; e < experts; ++e) loss += unit * counts[e] * scores[e] / sum;
   for (int64_t e = 0; e < experts; ++e) {
     dscores[static_cast<size_t>(e)] +=
-        double{l.balance} * l.share * (unit * counts[e] - loss) / sum;
+        double{l.balance} * At(l.share, 0) * (unit * counts[e] - loss) / sum;
   }
   return loss;
 }
@@ -102,7 +119,9 @@ void HostBackend::Run(Stream&, const CountExperts& op) {
   const int64_t each = op.experts.size() / op.counts.rows;
   int32_t* const counts = op.counts.as<int32_t>();
   std::fill_n(counts, op.counts.size(), 0);
+  const int64_t k = op.experts.cols;
   for (int64_t a = 0; a < op.experts.size(); ++a) {
+    if (IsPadding(Starts(op.starts), a / k, each / k)) continue;
     ++counts[a / each * op.counts.cols + op.experts.as<int32_t>()[a]];
   }
 }
@@ -111,9 +130,7 @@ void HostBackend::Run(Stream&, const RouteBackward& op) {
   op.Check();
   const int64_t experts = op.logits.cols, k = op.experts.cols, rows = op.logits.rows;
   const RouterLosses& l = op.losses;
-  const double per_token =
-      l.present() ? double{l.share} * static_cast<double>(l.counts.rows) / static_cast<double>(rows)
-                  : 0.0;
+  const double share = l.present() ? At(l.share, 0) : 0.0;
   Scores scores(op.rule, experts);
   std::vector<double> dscores(static_cast<size_t>(experts));
   double balance = 0, z = 0;
@@ -130,28 +147,38 @@ void HostBackend::Run(Stream&, const RouteBackward& op) {
       dscores[static_cast<size_t>(chosen[j])] =
           op.rule.scale * (At(op.dweights, n, j) - mean) / sum;
     }
+    const bool counts =
+        l.present() && !IsPadding(Starts(l.starts), n, rows / std::max<int64_t>(1, l.counts.rows));
+    const Sequence sequence = counts ? FindSequence(op, n) : Sequence();
     if (l.present()) {
-      const double loss = AddBalance(op, scores, n, dscores);
+      At(l.terms, 0, n) = 0;
+      At(l.terms, 1, n) = 0;
+    }
+    if (counts) {
+      const double loss = AddBalance(op, scores, sequence, dscores);
       At(l.terms, 0, n) = loss;
-      At(l.terms, 1, n) = scores.log_sum() * scores.log_sum();
+      At(l.terms, 1, n) = scores.log_sum() * scores.log_sum() / sequence.tokens;
       balance += loss;
-      z += scores.log_sum() * scores.log_sum();
+      z += scores.log_sum() * scores.log_sum() / sequence.tokens;
     }
     double dot = 0;
     for (int64_t e = 0; e < experts; ++e) dot += dscores[static_cast<size_t>(e)] * scores[e];
     for (int64_t e = 0; e < experts; ++e) {
       const double d = dscores[static_cast<size_t>(e)], s = scores[e];
       double dlogit = op.rule.score == RouterScore::kSoftmax ? s * (d - dot) : d * s * (1 - s);
-      if (l.present()) {
-        dlogit += 2 * double{l.z} * per_token * scores.log_sum() *
+      if (counts) {
+        dlogit += 2 * double{l.z} * share / sequence.tokens * scores.log_sum() *
                   std::exp(At(op.logits, n, e) - scores.log_sum());
       }
       At(op.dlogits, n, e) = dlogit;
     }
   }
   if (!l.present()) return;
-  At(l.totals, 0) += l.share * balance;
-  At(l.totals, 1) += per_token * z;
+  At(l.totals, 0) += share * balance;
+  At(l.totals, 1) += share * z;
+  for (int64_t i = 0; i < l.counts.size(); ++i) {
+    At(l.totals, 2 + i % experts) += l.counts.as<int32_t>()[i];
+  }
 }
 
 void HostBackend::Run(Stream&, const GroupTokens& op) {

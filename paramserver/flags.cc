@@ -70,6 +70,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                  "site of the machine, as workers' --site; shards are placed near the islands");
   app.add_flag("--site-only", options.site_only,
                "hold no shards of jobs themselves, only of what their outer.site trains at --site");
+  app.add_option("--relay", options.relay, kRelayHelp);
   app.add_option("--memory-bytes", memory,
                  "memory for parameters, optimizer slots and staged pushes, such as 4GiB")
       ->capture_default_str();

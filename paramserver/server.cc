@@ -10,6 +10,7 @@
 #include "common/logging.h"
 #include "common/machine/room.h"
 #include "common/metrics/names.h"
+#include "common/net/relay/places.h"
 #include "common/protocol/mark_file.h"
 #include "common/service_manager.h"
 #include "common/version.h"
@@ -76,11 +77,21 @@ absl::Status Daemon::Start() {
   }
   auto storage =
       std::make_unique<Storage>(&RealFiles(), options_.state_folder, recovered, log_options);
-  core_ = std::make_unique<ServerCore>(
-      ServerOptions{options_.name, incarnation, kSoftwareVersion, "",
-                    options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
-                    options_.security.keys.public_key, mark, options_.site, options_.site_only},
-      std::move(recovered.jobs), &pool_);
+  ServerOptions server{options_.name,
+                       incarnation,
+                       kSoftwareVersion,
+                       "",
+                       options_.memory_bytes - AssemblyBytes(options_.memory_bytes),
+                       options_.security.keys.public_key,
+                       mark,
+                       options_.site,
+                       options_.site_only};
+  if (!options_.relay.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(relay_, Relay::Create(options_.relay));
+    server.relay_address = relay_->address();
+    server.relay_secret = relay_->secret();
+  }
+  core_ = std::make_unique<ServerCore>(std::move(server), std::move(recovered.jobs), &pool_);
   gate_ = core_->MakeGate();
   storage_ = std::make_unique<StorageThread>(std::move(storage),
                                              [this](Event event) { loop_.Post(std::move(event)); });
@@ -200,6 +211,7 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
     gate_.Apply(std::move(actions.gate), actions.room);
   }
   if (actions.remember) mark_.Remember(*actions.remember);
+  if (actions.relays) link_->AcceptThrough(ListStandbyWays(*actions.relays));
   // All messages may be lost: they are sent again.
   if (!mark_.Fences(now)) actions.to_coordinator.clear();
   storage_->Add(actions);

@@ -12,6 +12,7 @@
 #include "common/event_loop.h"
 #include "common/net/control/attach_client.h"
 #include "common/net/control/tls.h"
+#include "common/net/relay/relay.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/net/tensor/tensor_server.h"
 #include "common/protocol/mark_file.h"
@@ -31,6 +32,7 @@ struct DaemonOptions {
   std::string listen = "tcp://127.0.0.1:0";  // port 0: any free one
   std::string advertise;                     // empty: where it listens
   std::string site;                          // as the operator says
+  std::string relay;                         // "tcp://host:port" of its relay; empty: none
   bool site_only = false;                    // shards of the site's jobs alone
   ServerSecurity security;
   std::string state_folder;
@@ -72,6 +74,7 @@ class Daemon : private TensorHandler {
   const DaemonOptions options_;
   EventLoop<Event> loop_{4096};
   DaemonMetrics metrics_;
+  std::unique_ptr<Relay> relay_;  // null: it relays for none
   MarkWriter mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;

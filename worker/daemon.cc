@@ -19,6 +19,8 @@
 #include "common/net/control/attach_client.h"
 #include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
+#include "common/net/relay/places.h"
+#include "common/net/relay/relay.h"
 #include "common/object_store/http.h"
 #include "common/plural.h"
 #include "common/protocol/mark_file.h"
@@ -338,6 +340,8 @@ class Daemon {
                        order.at_step_end);
     } else if (const Unfollow* unfollow = std::get_if<Unfollow>(&action)) {
       follower_.Unfollow(unfollow->reason);
+    } else if (const UseRelays* use = std::get_if<UseRelays>(&action)) {
+      member_->link().AcceptThrough(ListStandbyWays(use->relays));
     } else if (const Note* note = std::get_if<Note>(&action)) {
       LogWarning("attach", note->text);
     } else if (const Stop* stop = std::get_if<Stop>(&action)) {
@@ -454,6 +458,12 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
 
   ATOLL_ASSIGN_OR_RETURN(Identity identity, MakeIdentity(options, incarnation, devices, *member,
                                                          *state, options.state_dir + kCheckpoints));
+  std::unique_ptr<Relay> relay;
+  if (!options.relay.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(relay, Relay::Create(options.relay));
+    identity.hello.relay_address = relay->address();
+    identity.hello.relay_secret = relay->secret();
+  }
   AttachOptions attach;
   attach.coordinator = options.coordinator;
   attach.tls = options.tls;

@@ -29,6 +29,26 @@ void DaemonMetrics::NoteEdges(const std::array<int64_t, kPeerEndpointsMax>& sent
   edge_sent_bytes_ = sent_bytes;
 }
 
+namespace {
+
+void AddExperts(const IslandProgress& p, MetricsWriter& writer) {
+  const size_t mixtures = p.router_losses.size() / 2;
+  for (size_t m = 0; m < mixtures; ++m) {
+    const MetricsWriter::Labels labels = {{"atoll_job", p.job}, {"mixture", absl::StrCat(m)}};
+    writer.Add(kWorkerMixtureBalance, p.router_losses[2 * m], labels);
+    writer.Add(kWorkerMixtureZ, p.router_losses[2 * m + 1], labels);
+  }
+  const size_t experts = mixtures == 0 ? 0 : p.expert_tokens.size() / mixtures;
+  for (size_t e = 0; e < mixtures * experts; ++e) {
+    writer.Add(kWorkerExpertTokens, static_cast<double>(p.expert_tokens[e]),
+               {{"atoll_job", p.job},
+                {"mixture", absl::StrCat(e / experts)},
+                {"expert", absl::StrCat(e % experts)}});
+  }
+}
+
+}  // namespace
+
 void DaemonMetrics::Collect(MetricsWriter& writer) const {
   writer.AddDisk(state_dir_);
   const std::lock_guard lock(mutex_);
@@ -52,6 +72,7 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
     writer.Add(kWorkerRouterBalance, p.router_balance, job);
     writer.Add(kWorkerRouterZ, p.router_z, job);
   }
+  AddExperts(p, writer);
   writer.Add(kWorkerPushedBytes, static_cast<double>(p.pushed_bytes), job);
   writer.Add(kWorkerPulledBytes, static_cast<double>(p.pulled_bytes), job);
   for (const DeviceMemoryState& device : p.memory) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/net/control/tls.h"
+#include "common/net/relay/relay.h"
 #include "common/status.h"
 #include "worker/backends.h"
 #include "worker/path_roots.h"
@@ -23,6 +24,7 @@ struct DaemonOptions : DeviceFlags {
   // within one machine.
   // At least one, at most kPeerEndpointsMax; each in another network.
   std::vector<std::string> peer_endpoints = {"tcp://127.0.0.1:*"};
+  std::string relay;               // "tcp://HOST:PORT" of its relay; empty: none
   bool profile_again = false;      // forget earlier measurements of the devices
   std::string site;                // its network, by its operator; empty: found by measuring
   double price_per_hour = 0;       // of each device, in the operator's currency
@@ -67,6 +69,7 @@ void AddNetworkFlags(App& app, DaemonOptions* options) {
       ->allow_extra_args(false)
       ->delimiter(',')
       ->capture_default_str();
+  app.add_option("--relay", options->relay, kRelayHelp);
   app.add_option("--site", options->site,
                  "site of the machine: name of its fast network; default: found by measurement");
   app.add_option("--price-per-hour", options->price_per_hour,

@@ -31,9 +31,10 @@ struct Transport {
 constexpr Transport kTransports[] = {{MakeTensorServer, MakeTensorClient},
                                      {MakeTcpServer, MakeTcpClient},
                                      {MakeGrpcServer, MakeGrpcClient},
-                                     {MakeSealedServer, MakeSealedClient}};
+                                     {MakeSealedServer, MakeSealedClient},
+                                     {MakeRelayedServer, MakeRelayedClient}};
 constexpr size_t kTransportCount = std::size(kTransports);
-constexpr size_t kPlain = 0, kTcp = 1, kGrpc = 2, kSealed = 3;
+constexpr size_t kPlain = 0, kTcp = 1, kGrpc = 2, kSealed = 3, kRelayed = 4;
 
 struct Pipe {
   int ends[2];
@@ -146,10 +147,10 @@ double MedianOverRounds(const std::vector<Results>& rounds, Value value) {
   return Median(values);
 }
 
-// The links' goodput over that of another transport, within a round.
-double Ratio(const std::vector<Results>& rounds, size_t transport) {
-  return MedianOverRounds(rounds, [transport](const Results& round) {
-    return round.transports[kPlain].goodput_gb_per_s / round.transports[transport].goodput_gb_per_s;
+// One transport's goodput over that of another, within a round.
+double Ratio(const std::vector<Results>& rounds, size_t transport, size_t of = kPlain) {
+  return MedianOverRounds(rounds, [=](const Results& round) {
+    return round.transports[of].goodput_gb_per_s / round.transports[transport].goodput_gb_per_s;
   });
 }
 
@@ -219,9 +220,9 @@ double RatioAtOneGigabit() {
 
 void Run(const Pairs& pairs) {
   PrintLoad("before");
-  std::printf("%8s %9s %10s %10s %10s %10s %6s %6s %8s %8s %8s   CPU s/GB of each\n", "encoding",
-              "tensor MB", "links GB/s", "TCP GB/s", "gRPC GB/s", "encrypted", "seal", "open",
-              "vs TCP", "vs gRPC", "vs parts");
+  std::printf("%8s %9s %10s %10s %10s %10s %10s %6s %6s %8s %8s %8s   CPU s/GB of each\n",
+              "encoding", "tensor MB", "links GB/s", "TCP GB/s", "gRPC GB/s", "encrypted",
+              "relayed", "seal", "open", "vs TCP", "vs gRPC", "vs parts");
   std::vector<Results> stated;  // what the figures are about
   for (Encoding encoding : {Encoding::kFloat32, Encoding::kBfloat16}) {
     for (int megabytes : {1, 4, 16, 64}) {
@@ -239,6 +240,7 @@ void Run(const Pairs& pairs) {
   PrintFigureAtLeast("dataplane.vs_tcp", Ratio(stated, kTcp), "x", 0.6);
   PrintFigureAtLeast("dataplane.vs_grpc", Ratio(stated, kGrpc), "x", 1.74);
   PrintFigureAtLeast("dataplane.encrypted_vs_parts", RatioToParts(stated), "x", 0.9);
+  PrintFigureAtLeast("dataplane.relayed_vs_direct", Ratio(stated, kSealed, kRelayed), "x", 0.45);
   if (const double ratio = RatioAtOneGigabit(); ratio > 0) {
     PrintFigureAtLeast("dataplane.encrypted_vs_plain_1gbit", ratio, "x", 0.95);
   } else {

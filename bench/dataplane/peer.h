@@ -44,6 +44,9 @@ std::unique_ptr<Server> MakeTensorServer();
 std::unique_ptr<Client> MakeTensorClient(int port);
 // With keys. Their keys are made by the first call; make it before processes part.
 void MakeKeys();
+// The same through a relay, a thread of the server's process.
+std::unique_ptr<Server> MakeRelayedServer();
+std::unique_ptr<Client> MakeRelayedClient(int port);
 std::unique_ptr<Server> MakeSealedServer();
 std::unique_ptr<Client> MakeSealedClient(int port);
 

@@ -1,10 +1,15 @@
 // Atoll's tensor links, as workers and parameter servers use them.
 
+#include <unistd.h>
+
+#include <array>
 #include <latch>
 #include <vector>
 
 #include "bench/dataplane/peer.h"
 #include "common/check.h"
+#include "common/net/relay/relay.h"
+#include "common/net/relay/words.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/net/tensor/tensor_server.h"
 
@@ -20,9 +25,22 @@ const KeyPair& ClientKeys() {
   return keys;
 }
 
+// The relay's, from the server's process to the client's.
+const std::array<int, 2>& Secrets() {
+  static const std::array<int, 2> ends = [] {
+    std::array<int, 2> made;
+    ATOLL_CHECK(pipe(made.data()) == 0);
+    return made;
+  }();
+  return ends;
+}
+
+constexpr ssize_t kSecretBytes = 64;
+
 // A pulled shard's number is its number of elements.
 class BenchServer : public Server, public TensorHandler {
  public:
+  void AcceptThrough(const LinkWay& way) { server_->AcceptThrough({way}); }
   explicit BenchServer(const ServerSecurity& security)
       : values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 1.5f)) {
     server_ =
@@ -50,7 +68,9 @@ class BenchServer : public Server, public TensorHandler {
 class BenchClient : public Client {
  public:
   BenchClient(int port, const KeyPair& keys, const std::string& server_key)
-      : server_{"tcp://127.0.0.1:" + std::to_string(port), server_key},
+      : BenchClient("tcp://127.0.0.1:" + std::to_string(port), keys, server_key) {}
+  BenchClient(const std::string& endpoint, const KeyPair& keys, const std::string& server_key)
+      : server_{endpoint, server_key},
         values_(std::make_shared<std::vector<float>>(kTotalBytes / 2, 2.5f)) {
     client_ =
         TensorClient::Create({.security = {.keys = keys}, .chunk_bytes = kChunkBytes}).value();
@@ -97,6 +117,7 @@ std::unique_ptr<Client> MakeTensorClient(int port) {
 void MakeKeys() {
   ServerKeys();
   ClientKeys();
+  Secrets();
 }
 std::unique_ptr<Server> MakeSealedServer() {
   return std::make_unique<BenchServer>(
@@ -104,6 +125,38 @@ std::unique_ptr<Server> MakeSealedServer() {
 }
 std::unique_ptr<Client> MakeSealedClient(int port) {
   return std::make_unique<BenchClient>(port, ClientKeys(), ServerKeys().public_key);
+}
+
+namespace {
+
+class RelayedServer : public Server {
+ public:
+  RelayedServer()
+      : relay_(Relay::Create("tcp://127.0.0.1:0").value()),
+        server_({.keys = ServerKeys(), .allowed_client_keys = {ClientKeys().public_key}}) {
+    server_.AcceptThrough(
+        {"tcp://" + relay_->address(), MakeRelayWord(relay_->secret(), {true, "server", 1})});
+    const std::string& secret = relay_->secret();
+    ATOLL_CHECK(write(Secrets()[1], secret.data(), secret.size()) == kSecretBytes);
+  }
+  int port() const override {
+    return std::stoi(relay_->address().substr(relay_->address().rfind(':') + 1));
+  }
+
+ private:
+  const std::unique_ptr<Relay> relay_;
+  BenchServer server_;
+};
+
+}  // namespace
+
+std::unique_ptr<Server> MakeRelayedServer() { return std::make_unique<RelayedServer>(); }
+std::unique_ptr<Client> MakeRelayedClient(int port) {
+  std::string secret(kSecretBytes, '\0');
+  ATOLL_CHECK(read(Secrets()[0], secret.data(), secret.size()) == kSecretBytes);
+  const std::string word = MakeRelayWord(secret, {false, "server", 1});
+  return std::make_unique<BenchClient>(MakeRelayEndpoint("127.0.0.1:" + std::to_string(port), word),
+                                       ClientKeys(), ServerKeys().public_key);
 }
 
 }  // namespace atl::bench

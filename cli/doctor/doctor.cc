@@ -69,11 +69,10 @@ void CheckCluster(const Global& global, bool bandwidth, std::vector<Finding>* fi
   }
   size_t servers = 0;
   for (const v1::Member& member : status->members()) {
-    absl::string_view endpoint = member.endpoint();
-    if (!member.attached() || !absl::ConsumePrefix(&endpoint, "tcp://")) continue;
+    if (!member.attached() || member.endpoint().empty()) continue;
     if (++servers > kServersTried) continue;
     findings->push_back(
-        CheckRoute(absl::StrCat("parameter server ", member.name()), std::string(endpoint)));
+        CheckWays(absl::StrCat("parameter server ", member.name()), member.endpoint()));
   }
   if (servers > kServersTried) {
     findings->push_back({Level::kOk, "other parameter servers",

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/net/relay/words.h"
 #include "common/net/security.h"
 #include "common/net/tensor/tensor_client.h"
 #include "common/plural.h"
@@ -54,6 +55,19 @@ absl::StatusOr<std::unique_ptr<TensorClient>> MakeClient(const Global& global) {
 }
 
 }  // namespace
+
+Finding CheckWays(const std::string& check, const std::string& endpoint) {
+  const std::vector<LinkWay> ways = ReadLinkWays(endpoint);
+  Finding finding = CheckRoute(check, Address(ways[0].endpoint));
+  for (const LinkWay& way : ways) {
+    if (finding.level != Level::kProblem || way.word.empty()) continue;
+    if (CheckRoute(check, Address(way.endpoint)).level == Level::kProblem) continue;
+    finding.level = Level::kWarning;
+    absl::StrAppend(&finding.found, "; links go through the relay ", Address(way.endpoint));
+    finding.remedy = "where the relay is too slow, open the member's port for connections";
+  }
+  return finding;
+}
 
 Finding CheckClock(double ahead_ms, double within_ms) {
   const double off_ms = std::max(0.0, std::abs(ahead_ms) - within_ms);
@@ -127,9 +141,9 @@ std::vector<Finding> CheckSites(const Global& global, const v1::ClusterStatus& s
           text, client.ok() ? MeasureLink(**client, server, kMeasureFor) : client.status()));
     } else if (site.worker != nullptr) {
       const std::string worker = absl::StrCat(text, ", worker ", site.worker->name());
-      findings.push_back(CheckRoute(worker, Address(site.worker->peer_endpoint())));
+      findings.push_back(CheckWays(worker, site.worker->peer_endpoint()));
       for (const std::string& endpoint : site.worker->more_peer_endpoints()) {
-        findings.push_back(CheckRoute(worker, Address(endpoint)));
+        findings.push_back(CheckWays(worker, endpoint));
       }
     }
   }

@@ -14,6 +14,9 @@
 
 namespace atl::cli {
 
+// As CheckRoute, of a link's endpoint: where it is reached only through a relay, says so.
+Finding CheckWays(const std::string& check, const std::string& endpoint);
+
 // `ahead_ms`: the coordinator's clock minus this machine's, known to within `within_ms`.
 Finding CheckClock(double ahead_ms, double within_ms);
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/text/output.h"
 #include "cli/text/render.h"
@@ -234,6 +236,33 @@ void AppendMemory(const v1::Island& island, std::string* out) {
   }
 }
 
+// Appends the losses of routers and the load of experts by mixture, in shares of what each would
+// have if all had the same; wide tables have the tokens of each expert.
+void AppendExperts(const v1::Island& island, std::string* out) {
+  const v1::IslandProgress& p = island.progress();
+  const int mixtures = p.router_losses_size() / 2;
+  const int experts = mixtures == 0 ? 0 : p.expert_tokens_size() / mixtures;
+  if (experts == 0) return;
+  std::vector<std::string> header = {"mixture", "balance loss", "z-loss",
+                                     "unseen",  "least load",   "most load"};
+  if (IsWide()) header.emplace_back("tokens");
+  Table table(header, /*keys=*/1);
+  for (int m = 0; m < mixtures; ++m) {
+    const auto begin = p.expert_tokens().begin() + m * experts, end = begin + experts;
+    const double mean = std::max(1.0, std::accumulate(begin, end, 0.0)) / experts;
+    const auto load = [&](auto at) { return Fixed(static_cast<double>(*at) / mean, 2); };
+    std::vector<std::string> row = {absl::StrCat(m),
+                                    NumberText(p.router_losses(2 * m), 4),
+                                    NumberText(p.router_losses(2 * m + 1), 4),
+                                    absl::StrCat(std::count(begin, end, 0)),
+                                    load(std::min_element(begin, end)),
+                                    load(std::max_element(begin, end))};
+    if (IsWide()) row.push_back(absl::StrJoin(begin, end, " "));
+    table.Add(std::move(row));
+  }
+  absl::StrAppend(out, "\nisland ", island.island(), ": experts\n", table.Text());
+}
+
 std::string LossText(double nats) { return nats == 0 ? "-" : Fixed(nats, 4); }
 
 // Returns a table of what each island did until the job's end.
@@ -294,6 +323,7 @@ std::string IslandsText(const v1::Job& job) {
   for (const v1::Island& i : job.islands()) {
     AppendPlan(i, &out);
     AppendMemory(i, &out);
+    AppendExperts(i, &out);
   }
   return out;
 }

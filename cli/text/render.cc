@@ -15,6 +15,7 @@
 #include "cli/text/output.h"
 #include "cli/text/scores.h"
 #include "common/bytes_text.h"
+#include "common/net/relay/words.h"
 #include "common/plural.h"
 
 namespace atl::cli {
@@ -395,11 +396,11 @@ std::string StatusText(const v1::ClusterStatus& status) {
     if (IsWide()) {
       int64_t memory = m.memory_bytes();
       for (const v1::DeviceInfo& device : m.devices()) memory += device.memory_bytes();
-      row.insert(
-          row.end(),
-          {server ? m.endpoint() : m.peer_endpoint(), m.software_version(), BytesText(memory),
-           m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-",
-           absl::StrCat(m.incarnation())});
+      row.insert(row.end(),
+                 {DescribeEndpoint(server ? m.endpoint() : m.peer_endpoint()), m.software_version(),
+                  BytesText(memory),
+                  m.utilisation() > 0 ? absl::StrCat(Fixed(100 * m.utilisation(), 0), "%") : "-",
+                  absl::StrCat(m.incarnation())});
     }
     members.Add(std::move(row));
   }

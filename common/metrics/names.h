@@ -166,6 +166,13 @@ inline constexpr Metric kWorkerRouterBalance{
     "balance loss of a mixture's routers: experts a token where all have the same load, else more"};
 inline constexpr Metric kWorkerRouterZ{"atoll_worker_router_z", MetricType::kGauge,
                                        "z-loss of a mixture's routers"};
+inline constexpr Metric kWorkerMixtureBalance{"atoll_worker_mixture_balance", MetricType::kGauge,
+                                              "balance loss of one mixture's router"};
+inline constexpr Metric kWorkerMixtureZ{"atoll_worker_mixture_z", MetricType::kGauge,
+                                        "z-loss of one mixture's router"};
+inline constexpr Metric kWorkerExpertTokens{
+    "atoll_worker_expert_tokens", MetricType::kGauge,
+    "tokens that an expert saw in the steps that were pushed last"};
 inline constexpr Metric kWorkerPushedBytes{"atoll_worker_pushed_bytes_total", MetricType::kCounter,
                                            "pushed for the job at work"};
 inline constexpr Metric kWorkerPulledBytes{"atoll_worker_pulled_bytes_total", MetricType::kCounter,

@@ -6,6 +6,7 @@
 #include "common/model/family.h"
 #include "common/model/hugging_face.h"
 #include "common/model/image_model.h"
+#include "common/protocol/limits.h"
 
 namespace atl {
 namespace {
@@ -65,6 +66,13 @@ int64_t ModelConfig::WindowOfBlock(int64_t block, int64_t seq_len) const {
 bool ModelConfig::HasExperts(int64_t block) const {
   return experts.count > 0 &&
          !std::binary_search(experts.dense_blocks.begin(), experts.dense_blocks.end(), block);
+}
+
+int64_t ModelConfig::MixtureIndex(int64_t block) const {
+  const std::vector<int64_t>& dense = experts.dense_blocks;
+  return experts.count == 0
+             ? 0
+             : block - (std::lower_bound(dense.begin(), dense.end(), block) - dense.begin());
 }
 
 int64_t ModelConfig::MeasuredBlock() const {
@@ -214,6 +222,18 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
   c.tied_head = spec.tied_head;
   c.norm_eps = family.norm_eps;
   if (family.set_defaults != nullptr) family.set_defaults(&c);
+  if (spec.experts + spec.experts_per_token + spec.expert_hidden > 0) {
+    if (c.experts.count == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("model.experts: the family ",
+                                                     family.model_type,
+                                                     " has none; leave it out, or name another"));
+    }
+    const auto given = [](int64_t value, int64_t usual) { return value > 0 ? value : usual; };
+    c.experts.count = given(spec.experts, c.experts.count);
+    c.experts.per_token =
+        given(spec.experts_per_token, std::min(c.experts.per_token, c.experts.count));
+    c.experts.hidden = given(spec.expert_hidden, c.experts.hidden);
+  }
   ATOLL_RETURN_IF_ERROR(c.Validate());
   return c;
 }

@@ -66,8 +66,6 @@ struct Experts {
   bool operator==(const Experts&) const = default;
 };
 inline constexpr int64_t kMaxExperts = 4096;
-// Layers times experts: each has a few names and shapes in memory wherever there is a plan.
-inline constexpr int64_t kMaxExpertsOfModel = int64_t{1} << 17;
 // Experts times the width of one: parameters of all layers, and their bytes, fit an int64.
 inline constexpr int64_t kMaxExpertsWidth = int64_t{1} << 24;
 
@@ -156,6 +154,9 @@ struct ModelConfig {
 
   // Returns whether a block's feed-forward is a mixture of experts.
   bool HasExperts(int64_t block) const;
+  // Returns how many blocks before this one have experts; of all blocks, how many there are.
+  int64_t MixtureIndex(int64_t block) const;
+  int64_t mixtures() const { return MixtureIndex(layers); }
   // Returns the block that is measured for all: the first one with experts, where there are any.
   int64_t MeasuredBlock() const;
   // Returns whether some block's feed-forward is not.

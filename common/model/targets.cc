@@ -104,6 +104,13 @@ void FillBorders(const ModelConfig& config, std::span<const int32_t> row,
     if (BeginsDocument(row[i])) begin = static_cast<int32_t>(i);
     borders[i] = begin;
   }
+  // A last document without a target fills the row up: each of its tokens is one of its own, which
+  // routers see (kernels/expert_ops.h).
+  const auto of_last = row.subspan(static_cast<size_t>(begin));
+  if (begin == 0 || std::any_of(of_last.begin(), of_last.end(), [](auto t) { return t >= 0; })) {
+    return;
+  }
+  std::iota(borders.begin() + begin, borders.end(), begin);
 }
 
 bool AreWhole(const ModelConfig& config, std::span<const int32_t> borders, int64_t seq_len) {

@@ -43,10 +43,10 @@ absl::Status ValidateModel(const ModelSpec& m) {
         "model.config_path is given together with model.config_json: give one of the two");
   }
   if (!m.config_path.empty() || !m.config_json.empty()) {
-    if (m.hidden != 0 || m.layers != 0 || m.heads != 0) {
+    if (m.hidden != 0 || m.layers != 0 || m.heads != 0 || m.experts != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           m.config_path.empty() ? "model.config_json" : "model.config_path",
-          " is given together with model.hidden, layers or heads: give one of the two"));
+          " is given together with model.hidden, layers, heads or experts: give one of the two"));
     }
     return absl::OkStatus();
   }
@@ -59,6 +59,9 @@ absl::Status ValidateModel(const ModelSpec& m) {
   ATOLL_RETURN_IF_ERROR(IntInRange("model.heads", m.heads, 1, 1 << 16));
   ATOLL_RETURN_IF_ERROR(IntInRange("model.key_value_heads", m.key_value_heads, 0, m.heads));
   ATOLL_RETURN_IF_ERROR(IntInRange("model.feed_forward", m.feed_forward, 0, 1 << 22));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.experts", m.experts, 0, 4096));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.experts_per_token", m.experts_per_token, 0, 4096));
+  ATOLL_RETURN_IF_ERROR(IntInRange("model.expert_hidden", m.expert_hidden, 0, 1 << 22));
   if (m.hidden % m.heads != 0) {
     return Bad("model.hidden", m.hidden, absl::StrCat("a multiple of model.heads = ", m.heads));
   }
@@ -293,9 +296,16 @@ absl::Status ValidateFragments(const OuterSpec& o) {
     return Bad("outer.fragment_delay_steps", o.fragment_delay_steps,
                "0 with outer.overlap = \"none\": islands make no steps during an exchange");
   }
-  if (o.fragments == 1) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.expert_fragments", o.expert_fragments, 1, kFragmentsMax));
+  if (o.fragments == 1 && o.expert_fragments == 1) return absl::OkStatus();
+  if (o.fragments > 1 && o.expert_fragments > 1) {
+    return Bad("outer.expert_fragments", o.expert_fragments,
+               absl::StrCat("1 with outer.fragments = ", o.fragments,
+                            ": experts have their turns with their layers"));
+  }
   if (HasSinglePushRounds(o)) {
-    return Bad("outer.fragments", o.fragments,
+    return Bad(o.fragments > 1 ? "outer.fragments" : "outer.expert_fragments",
+               o.fragments * o.expert_fragments,
                "1 with an outer.optimizer for which every push is a round");
   }
   return absl::OkStatus();
@@ -310,9 +320,10 @@ absl::Status ValidateMoments(const OuterSpec& o) {
         "outer.average_moments_steps instead");
   }
   if (o.average_moments_steps == 0) return absl::OkStatus();
-  if (o.fragments > 1 || o.site.rounds > 0 || HasSinglePushRounds(o)) {
+  if (o.fragments * o.expert_fragments > 1 || o.site.rounds > 0 || HasSinglePushRounds(o)) {
     return Bad("outer.average_moments_steps", o.average_moments_steps,
-               "0 with outer.fragments above 1, with outer.site.rounds above 0, and with an "
+               "0 with outer.fragments or outer.expert_fragments above 1, with outer.site.rounds "
+               "above 0, and with an "
                "outer.optimizer for which every push is a round");
   }
   return absl::OkStatus();
@@ -325,8 +336,9 @@ absl::Status ValidateSiteServers(const OuterSpec& o) {
   ATOLL_RETURN_IF_ERROR(InRange("outer.site.learning_rate", site.learning_rate, 0, 100));
   ATOLL_RETURN_IF_ERROR(InRange("outer.site.momentum", site.momentum, 0, 1));
   if (site.rounds == 0) return absl::OkStatus();
-  if (o.fragments > 1) {
-    return Bad("outer.fragments", o.fragments,
+  if (o.fragments * o.expert_fragments > 1) {
+    return Bad(o.fragments > 1 ? "outer.fragments" : "outer.expert_fragments",
+               o.fragments * o.expert_fragments,
                "1 with outer.site.rounds above 0: a site contributes the whole model");
   }
   if (IsQuantized(o.push_encoding)) {
@@ -411,6 +423,7 @@ absl::Status ValidateCounts(const JobSpec& spec) {
       IntInRange("outer.steps_per_round", o.steps_per_round, 0, kStepsPerRoundMax));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.steps_min", o.steps_min, 1, 1 << 20));
   ATOLL_RETURN_IF_ERROR(IntInRange("outer.fragments", o.fragments, 1, kFragmentsMax));
+  ATOLL_RETURN_IF_ERROR(IntInRange("outer.expert_fragments", o.expert_fragments, 1, kFragmentsMax));
   ATOLL_RETURN_IF_ERROR(
       IntInRange("outer.fragment_delay_steps", o.fragment_delay_steps, 0, 1 << 20));
   ATOLL_RETURN_IF_ERROR(

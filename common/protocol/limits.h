@@ -26,6 +26,8 @@ inline constexpr int64_t kMaxGeneration = int64_t{1} << 52;
 inline constexpr int64_t kMaxEpoch = int64_t{1} << 30;  // sequences have it in their upper half
 inline constexpr int64_t kMaxSequence = kMaxEpoch << 32;
 inline constexpr int64_t kMaxNameBytes = 256;
+// Layers times experts: each has a few names and shapes in memory wherever there is a plan.
+inline constexpr int64_t kMaxExpertsOfModel = int64_t{1} << 17;
 inline constexpr int kMaxListLength = 1 << 20;
 inline constexpr size_t kMaxTextBytes = 64 << 10;
 inline constexpr int64_t kMaxIntervalNs = int64_t{24} * 3600 * 1'000'000'000;

@@ -15,6 +15,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/preparation.h"
+#include "coordinator/core/relays.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"
@@ -162,6 +163,7 @@ void Detach(State& s, Member& member, const Loss& loss) {
   if (member.reattach_by) s.reconcile_by = s.now;
   s.server_sites.clear();
   member.detached_at = s.now;
+  if (s.relays.erase(member.id()) > 0) AssignRelays(s);
   member.reattach_by.reset();
   member.reason = loss.text();
   s.Log(
@@ -315,13 +317,25 @@ void UpdateHeartbeatInterval(State& s, Worker& worker) {
   NoteMemberDeadline(s, worker);
   if (interval == worker.heartbeat_interval) return;
   worker.heartbeat_interval = interval;
-  s.Send(worker, Welcome{interval, worker.lease});
+  s.Send(worker, MakeWelcome(s, worker));
 }
 
 void WelcomeWorker(State& s, Worker& worker) {
   worker.heartbeat_interval = ComputeHeartbeatInterval(s, worker);
   worker.lease = worker.heartbeat_interval * kMissedHeartbeatsBeforeEviction;
-  s.Send(worker, Welcome{worker.heartbeat_interval, worker.lease});
+  s.Send(worker, MakeWelcome(s, worker));
+}
+
+// After its hello.
+void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret) {
+  member.relay_address = CleanText(address, 256);
+  member.relay_secret = CleanText(secret, 64);
+  if (member.relay_address.empty()) {
+    s.relays.erase(member.id());
+  } else {
+    s.relays.insert(member.id());
+  }
+  AssignRelays(s);
 }
 
 struct WorkerHandler {
@@ -377,7 +391,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
                                   hello.software_version, hello.mark, fresh));
   if (worker == nullptr) return;
   worker->devices = hello.devices;
-  worker->peer_endpoint = CleanText(hello.peer_endpoint, 256);
+  worker->peer_endpoint = CleanText(hello.peer_endpoint, kEndpointBytesMax);
   worker->more_peer_endpoints = hello.more_peer_endpoints;
   for (std::string& endpoint : worker->more_peer_endpoints) endpoint = CleanText(endpoint, 256);
   worker->peer_public_key = CleanText(hello.peer_public_key, 64);
@@ -388,6 +402,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   worker->held = hello.held;
   if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);
   WelcomeWorker(s, *worker);
+  TakeRelay(s, *worker, hello.relay_address, hello.relay_secret);
   for (const JobId& job : worker->held) {
     if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
   }
@@ -411,8 +426,9 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
   if (server == nullptr) return;
   server->heartbeat_interval = s.options.heartbeat_interval;
   server->lease = server->heartbeat_interval * kMissedHeartbeatsBeforeEviction;
-  s.SendToServer(from.server, Welcome{server->heartbeat_interval, server->lease});
+  s.SendToServer(from.server, MakeWelcome(s, *server));
   OnServerHello(s, *server, hello, fresh);
+  TakeRelay(s, *server, hello.relay_address, hello.relay_secret);
 }
 
 Instant ComputeLeaseExpiry(const Member& member) {

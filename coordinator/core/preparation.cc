@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "common/number_text.h"
 #include "common/plural.h"
+#include "common/protocol/experts.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -97,7 +98,8 @@ bool PlaceModel(State& s, Job& job, const JobFacts& facts, const std::vector<Sit
     return false;
   }
   auto shards = IsBranching(job) ? CutAsOrigin(s, job.spec(), facts)
-                                 : CutShards(facts.layers, s.options.max_shard_bytes);
+                                 : CutShards(facts.layers, s.options.max_shard_bytes,
+                                             CutsByExpert(job.spec().outer));
   if (!shards.ok()) {
     FailJob(s, job, std::string(shards.status().message()));
     return false;

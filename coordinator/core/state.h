@@ -41,6 +41,16 @@ struct Loss {
   std::string text() const { return left ? "it leaves: " + reason : reason; }
 };
 
+// A relay that a member is reached through, and why this one; see relays.h.
+struct RelayUse {
+  MemberKind kind = MemberKind::kServer;
+  NodeId name;
+  Incarnation incarnation = 0;
+  std::string reason;
+
+  bool operator==(const RelayUse&) const = default;
+};
+
 struct Member {
   MemberRecord record;
   // Not stored.
@@ -58,8 +68,10 @@ struct Member {
   Instant noted_deadline = kNever;      // of its entry in State::member_deadlines
   std::string reason = "not seen since the coordinator's start";
   std::string software_version;
-  std::string site;       // as its operator says
-  Incarnation rival = 0;  // another process of its name that was refused last
+  std::string site;                         // as its operator says
+  std::string relay_address, relay_secret;  // where it relays for others; empty: nowhere
+  std::vector<RelayUse> relays;             // others reach it through
+  Incarnation rival = 0;                    // another process of its name that was refused last
 
   MemberId id() const { return {record.kind, record.name}; }
 };
@@ -188,7 +200,9 @@ struct ReplicaIndex {
   std::map<NodeId, int64_t> leaving;            // the newest placement since which one leaves
   bool fills = false;                           // some of `joining`
   // Made on demand.
-  std::map<int64_t, int64_t> pushed;  // replicas that hold shards of a fragment; -1: of all layers
+  // Replicas that hold shards of a fragment (-1: of all layers), all of its or those of the
+  // contribution, whose experts have not all seen tokens.
+  std::map<std::pair<int64_t, ContributionId>, int64_t> pushed;
   std::map<std::pair<NodeId, Encoding>, int64_t> staged_bytes;
 };
 
@@ -362,6 +376,9 @@ struct State {
   std::map<NodeId, ServerUse> server_use;
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
+  std::set<MemberId> relays;  // attached members that relay
+  bool relayed = false;       // some member has relays
+
   // Indices, so that a heartbeat costs the same however many members there are.
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
   std::set<NodeId> candidates;  // workers with a candidate_for
@@ -443,6 +460,8 @@ struct State {
 // "; w1 measures the link to w3 (2 of 5)", for workers that measure a link; empty: none does.
 std::string WhoMeasures(const State& s, const std::vector<NodeId>& workers);
 
+// Endpoints of members, with their relays.
+inline constexpr size_t kEndpointBytesMax = 1024;
 // Everything below `limit_bytes`, without control characters: text of members goes into logs.
 std::string CleanText(const std::string& text, size_t limit_bytes = 1000);
 

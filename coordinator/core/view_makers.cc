@@ -11,6 +11,7 @@
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/relays.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"
@@ -184,6 +185,8 @@ MemberView MakeCommonView(const State& s, const M& member, Instant now) {
   if (member.attached) view.since_heartbeat_s = Seconds(now - member.last_heartbeat);
   view.software_version = member.software_version;
   view.site_source = "declared";
+  view.relay_address = member.relay_address;
+  view.relays = DescribeRelays(member);
   const DrainProgress drain = DescribeDrain(s, member);
   view.draining = drain.text;
   view.drained = drain.drained;

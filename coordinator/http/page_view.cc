@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "common/net/relay/words.h"
+
 namespace atl {
 namespace {
 
@@ -43,7 +45,8 @@ void CopySame(const google::protobuf::Message& from, google::protobuf::Message* 
 void Fill(const v1::Member& member, v1::page::Member* to) {
   CopySame(member, to);
   CopySame(member.load(), to);
-  to->set_address(member.endpoint().empty() ? member.peer_endpoint() : member.endpoint());
+  to->set_address(
+      DescribeEndpoint(member.endpoint().empty() ? member.peer_endpoint() : member.endpoint()));
   for (const v1::DeviceInfo& device : member.devices()) {
     to->add_devices(device.kind());
     to->set_memory_bytes(to->memory_bytes() + device.memory_bytes());

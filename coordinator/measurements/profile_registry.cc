@@ -192,6 +192,11 @@ void ProfileRegistry::UpdateSites(Instant now, Work& work) {
 std::vector<std::string> ProfileRegistry::ListTroubles(Instant now) const {
   std::vector<std::string> texts = device_corrections_.Texts();
   for (std::string& text : unreachable_.Texts(now)) texts.push_back(std::move(text));
+  for (const auto& [pair, report] : links_) {
+    if (report.measured.relay.empty()) continue;
+    texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": through the relay ",
+                                 report.measured.relay, ", not directly"));
+  }
   for (const auto& [pair, entry] : unmeasured_) {
     texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": not measured: ", entry.reason));
   }

@@ -86,9 +86,30 @@ bool Near(double a, double b) {
   return std::max(a, b) <= kSameSpeed * std::min(a, b);
 }
 
+// The measured block is the first one with experts, where there are any: a dense block among them
+// has its times in proportion to its operations and parameters.
+const plan::Layer* FindMeasured(const plan::Model& model, size_t layer) {
+  if (model.experts == 0 || GetLayerKind(layer, model.layers.size()) != LayerKind::kBlock) {
+    return nullptr;
+  }
+  const auto measured = std::find_if(model.layers.begin(), model.layers.end(),
+                                     [](const auto& each) { return each.expert_share > 0; });
+  return measured == model.layers.end() ? nullptr : &*measured;
+}
+double RelativeWork(const plan::Model& model, size_t layer) {
+  const plan::Layer* measured = FindMeasured(model, layer);
+  return measured == nullptr ? 1 : model.layers[layer].forward_flops / measured->forward_flops;
+}
+double RelativeParameters(const plan::Model& model, size_t layer) {
+  const plan::Layer* measured = FindMeasured(model, layer);
+  return measured == nullptr ? 1
+                             : static_cast<double>(model.layers[layer].parameters) /
+                                   static_cast<double>(measured->parameters);
+}
+
 // The measured times of one type: the mean of its devices, where the first of them has all kinds.
 void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& profiles,
-              int layers, plan::ProfileTable& table) {
+              const plan::Model& model, plan::ProfileTable& table) {
   using Key = std::pair<int, int>;  // tensor parallel, micro-batch
   std::map<Key, std::map<LayerKind, std::pair<plan::LayerTimes, int>>> sums;
   for (const DeviceProfile* profile : profiles) {
@@ -107,10 +128,11 @@ void AddTimes(const std::string& type, const std::vector<const DeviceProfile*>& 
       continue;
     }
     std::vector<plan::LayerTimes> times;
-    for (int l = 0; l < layers; ++l) {
-      const auto& [sum, count] = kinds.at(GetLayerKind(l, layers));
-      times.push_back({sum.forward_s / count, sum.backward_s / count, sum.weight_s / count,
-                       sum.optimizer_s / count});
+    for (size_t l = 0; l < model.layers.size(); ++l) {
+      const auto& [sum, count] = kinds.at(GetLayerKind(l, model.layers.size()));
+      const double work = RelativeWork(model, l) / count;
+      times.push_back({sum.forward_s * work, sum.backward_s * work, sum.weight_s * work,
+                       sum.optimizer_s * RelativeParameters(model, l) / count});
     }
     table[{type, key.first, key.second}] = std::move(times);
   }
@@ -162,7 +184,6 @@ absl::StatusOr<std::vector<DeviceFacts>> SelectDevices(const PlanRequest& reques
 // times and the least memory.
 void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devices,
                PlanningInput& input) {
-  const int layers = static_cast<int>(request.facts.layers.size());
   std::vector<const DeviceFacts*> first;
   std::vector<std::vector<const DeviceProfile*>> profiles;
   std::vector<plan::DeviceType>& types = input.cluster.types;
@@ -199,9 +220,11 @@ void MakeTypes(const PlanRequest& request, const std::vector<DeviceFacts>& devic
   input.cluster.leader = request.members[0].member.worker;
   plan::ProfileTable table;
   for (size_t t = 0; t < types.size(); ++t) {
-    AddTimes(types[t].name, profiles[t], layers, table);
+    AddTimes(types[t].name, profiles[t], input.costs.model(), table);
   }
-  input.costs = plan::Costs(input.costs.model(), std::move(table), input.costs.options());
+  plan::Model model = input.costs.model();
+  model.expert_tokens = request.expert_tokens;
+  input.costs = plan::Costs(std::move(model), std::move(table), input.costs.options());
 }
 
 // ------------------------------------------------------------------------------------- links ----

@@ -27,8 +27,9 @@ RouterLosses Losses(Call& a, int64_t sequences, const std::string& totals) {
   if (sequences == 0) return {};
   return {.balance = kBalance,
           .z = kZ,
-          .share = 1.0f / static_cast<float>(sequences),
+          .share = a["share"],
           .counts = a["counts"],
+          .starts = a["starts"],
           .terms = a["terms"],
           .totals = a[totals]};
 }
@@ -88,15 +89,25 @@ OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule,
     c.args.push_back({"none", Role::kInput, n, k, kF32, [](int64_t) { return 0.0; }});
     c.args.push_back({"terms", Role::kSaved, 2, n, kF32});
     c.args.push_back({"dlogits_of_none", Role::kSaved, n, experts});
-    c.args.push_back({"totals", Role::kOutput, 1, 2, kF32, nullptr, true});
-    c.args.push_back({"dtotals", Role::kInput, 1, 2, kF32,
-                      [](int64_t i) { return i == 0 ? double{kBalance} : double{kZ}; }});
-    c.args.push_back({"again", Role::kState, 1, 2, kF32, [](int64_t) { return 3.0; }});
+    c.args.push_back({"share", Role::kInput, 1, 1, kF32,
+                      [sequences](int64_t) { return 1 / static_cast<double>(sequences); }});
+    const int64_t length = n / sequences, padding = std::max<int64_t>(0, length - 2);
+    // Two documents; of every other sequence what is behind its first two tokens is padding.
+    c.args.push_back(Whole("starts", Role::kInput, 1, n, [length, padding](int64_t i) {
+      const int64_t at = i % length;
+      if (at < 2 || padding < 2) return 0.0;
+      return static_cast<double>(i / length % 2 == 0 ? at : 2);
+    }));
+    c.args.push_back({"totals", Role::kOutput, 1, 2 + experts, kF32, nullptr, true});
+    c.args.push_back({"dtotals", Role::kInput, 1, 2 + experts, kF32, [](int64_t i) {
+                        return i == 0 ? double{kBalance} : i == 1 ? double{kZ} : 0.0;
+                      }});
+    c.args.push_back({"again", Role::kState, 1, 2 + experts, kF32, [](int64_t) { return 3.0; }});
   }
   c.forward = [=](Call& a) {
     a.Run(RouteForward{rule, a["logits"], a["bias"], a["experts"], a["weights"]});
     if (sequences == 0) return;
-    a.Run(CountExperts{a["experts"], a["counts"]});
+    a.Run(CountExperts{a["experts"], a["counts"], a["starts"]});
     a.backend().Zero(a.stream(), a["totals"]);
     a.Run(RouteBackward{rule, a["logits"], a["experts"], a["none"], a["dlogits_of_none"],
                         Losses(a, sequences, "totals")});

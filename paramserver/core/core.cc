@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/net/relay/places.h"
 #include "common/protocol/outer_optimizer.h"
 
 namespace atl::ps {
@@ -70,9 +71,16 @@ void ServerCore::On(const ConnectionDown&, Turn& turn) {
 
 void ServerCore::SendHello(Turn& turn) {
   const ServerOptions& options = server_.options;
-  ServerHello hello{
-      options.software_version, options.endpoint, options.memory_bytes, {},
-      options.public_key,       server_.mark,     options.site,         options.site_only};
+  ServerHello hello{options.software_version,
+                    AddRelays(options.endpoint, relays_),
+                    options.memory_bytes,
+                    {},
+                    options.public_key,
+                    server_.mark,
+                    options.site,
+                    options.site_only,
+                    options.relay_address,
+                    options.relay_secret};
   for (const auto& [id, job] : server_.jobs) hello.jobs.push_back(job->Describe());
   turn.Say(std::move(hello));
   for (const auto& [id, job] : server_.jobs) job->OnHello(turn);
@@ -160,6 +168,11 @@ void ServerCore::On(const SnapshotDone& event, Turn& turn) {
 }
 
 void ServerCore::Execute(const Welcome& message, Turn& turn) {
+  if (TakeRelays(message.relays, &relays_)) {
+    turn.actions.relays = relays_;
+    if (connected_) SendHello(turn);  // workers are to know
+    return;
+  }
   if (!connected_ || welcomed_) return;
   welcomed_ = true;
   next_hello_ = kNever;

@@ -121,7 +121,8 @@ class ServerCore {
 
   ClusterMark remembered_;  // as it is on the disk
   Instant remember_at_ = kNever;
-  std::string refused_;  // what was noted of a coordinator of another cluster
+  std::string refused_;             // what was noted of a coordinator of another cluster
+  std::vector<RelayPlace> relays_;  // that it is reached through
   bool connected_ = false;
   bool welcomed_ = false;
   Duration heartbeat_interval_ = kHeartbeatInterval;

@@ -197,10 +197,11 @@ struct Actions {
   std::vector<WriteSnapshot> snapshots;
   std::vector<TruncateLog> truncations;
   std::vector<EraseJob> erasures;
-  std::optional<ClusterMark> remember;  // make it durable before anything is sent
-  std::vector<std::string> notes;       // for the human-readable log, one line each
-  std::optional<std::string> stop;      // the coordinator will never serve this daemon: why
-  Instant next_deadline = kNever;       // send a Tick then, if nothing happens before
+  std::optional<std::vector<RelayPlace>> relays;  // be reached through these, and no others
+  std::optional<ClusterMark> remember;            // make it durable before anything is sent
+  std::vector<std::string> notes;                 // for the human-readable log, one line each
+  std::optional<std::string> stop;  // the coordinator will never serve this daemon: why
+  Instant next_deadline = kNever;   // send a Tick then, if nothing happens before
 };
 
 }  // namespace atl::ps

@@ -148,7 +148,7 @@ struct Puller {
     ThreadPool pool(1);
     for (const OwnedShard& shard : shards) {
       std::vector<float>& here = base[shard.shard];
-      const int64_t turns = CountTurnsSince(held, version, shard.layer, 2);
+      const int64_t turns = CountTurnsSince(held, version, shard, Fragments{2});
       const auto step = turns == 1 && held >= 0 ? Pull(version, shard.shard, kPullStep)
                                                 : std::optional<std::vector<float>>(std::nullopt);
       if (step) {

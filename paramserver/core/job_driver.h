@@ -43,6 +43,7 @@ struct ServerOptions {
   Duration heartbeat_interval_max = std::chrono::minutes(1);  // whatever is requested
   // A snapshot is reported at once, where heartbeats are rare.
   bool reports_snapshots = false;
+  std::string relay_address = {}, relay_secret = {};  // where it relays for others; empty: nowhere
 };
 
 // One Step of the core: its time, and the actions so far.

@@ -41,15 +41,17 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
                             ? -1
                             : GetOuterOptimizer(assignment_.definition.spec.outer).reference;
   const size_t n = reference < 0 ? k : k + 1;
-  std::vector<DeltaView> deltas(n);
-  std::vector<double> gram(n * n);
+  std::vector<DeltaView> deltas;
+  std::vector<size_t> rows;  // of the matrix, that have the shard
   for (size_t i = 0; i < k; ++i) {
     const StagedShard* push = FindStaged(sum.contributions[i], id);
+    if (push == nullptr && shard.info.expert >= 0) continue;  // the island's saw no tokens
     if (push == nullptr) {
       return absl::NotFoundError(absl::StrCat(
           "the push of shard ", id, " by ", ContributionText(sum.contributions[i]), " is missing"));
     }
-    deltas[i] = {push->payload.bytes.data(), push->encoding, shard.info.elements};
+    deltas.push_back({push->payload.bytes.data(), push->encoding, shard.info.elements});
+    rows.push_back(i);
   }
   if (reference >= 0) {
     if (static_cast<size_t>(reference) >= shard.slots.size()) {
@@ -57,13 +59,20 @@ absl::Status JobState::AddShard(ShardId id, const Shard& shard, GramSum& sum) co
           absl::StrCat("shard ", id, " has no state of its outer optimizer any more"));
     }
     const auto& slot = shard.slots[static_cast<size_t>(reference)];
-    deltas[k] = {slot->values().data(), Encoding::kFloat32, shard.info.elements};
+    deltas.push_back({slot->values().data(), Encoding::kFloat32, shard.info.elements});
+    rows.push_back(k);
   }
-  GramMatrix(deltas, gram, *pool_);
+  std::vector<double> gram(rows.size() * rows.size());
+  if (!deltas.empty()) GramMatrix(deltas, gram, *pool_);
   CompareDigests(id, sum);
   std::vector<double>& layer = sum.by_layer[HasStatisticsByLayer(k) ? shard.info.layer : 0];
   layer.resize(n * n);
-  for (size_t i = 0; i < n * n && !HoldsStatistics(shard.info); ++i) layer[i] += gram[i];
+  if (HoldsStatistics(shard.info)) return absl::OkStatus();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t j = 0; j < rows.size(); ++j) {
+      layer[rows[i] * n + rows[j]] += gram[i * rows.size() + j];
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/net/tensor/tensor_types.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/outer_optimizer.h"
@@ -241,7 +242,7 @@ void JobState::Decide(const ContributionId& contribution) {
 }
 
 bool JobState::HasTurn(Version version, const Shard& shard) const {
-  return IsInTurn(version, shard.info.layer, assignment_.definition.spec.outer.fragments);
+  return IsInTurn(version, shard.info, FragmentsFrom(assignment_.definition.spec.outer));
 }
 
 void JobState::SetZero(Shard& shard) {
@@ -272,15 +273,28 @@ bool JobState::HoldsStatistics(const OwnedShard& shard) const {
   return shard.begin >= layer.elements - layer.statistics;
 }
 
-void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
-  const int64_t fragments = assignment_.definition.spec.outer.fragments;
-  if (round.terms.empty()) return;  // no island has pushed the fragment, or shards are to be filled
-  std::vector<WeightedDelta> deltas;
-  for (const RoundTerm& term : round.terms) {
-    const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
-    deltas.push_back({{push.payload.bytes.data(), push.encoding, shard.info.elements},
-                      static_cast<float>(term.weight)});
+std::vector<WeightedDelta> JobState::WeighTerms(const OwnedShard& shard,
+                                                const CommittedRecord& round) const {
+  std::vector<double> weights;
+  for (const RoundTerm& term : round.terms) weights.push_back(term.weight);
+  for (const LayerStep& layer : round.step.layers) {
+    if (layer.layer == shard.layer && !HoldsStatistics(shard)) weights = layer.weights;
   }
+  if (shard.expert >= 0) weights = WeighExpert(round.terms, shard.expert, std::move(weights));
+  std::vector<WeightedDelta> deltas;
+  for (size_t i = 0; i < round.terms.size(); ++i) {
+    if (!IsSeen(round.terms[i].expert_tokens, shard)) continue;
+    const StagedShard& push = *FindStaged(round.terms[i].contribution, shard.shard);
+    deltas.push_back({{push.payload.bytes.data(), push.encoding, shard.elements},
+                      static_cast<float>(weights[i])});
+  }
+  return deltas;
+}
+
+void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
+  std::vector<WeightedDelta> deltas = WeighTerms(shard.info, round);
+  // No island has pushed the fragment or seen the expert, or shards are to be filled.
+  if (deltas.empty()) return;
   MakeWritable(shard.theta);
   if (HoldsStatistics(shard.info)) {
     // The weights are shares of tokens, all clipped alike.
@@ -295,22 +309,20 @@ void JobState::StepShard(Shard& shard, const CommittedRecord& round) {
     MakeWritable(shard.slots[i]);
     state.slots.push_back(shard.slots[i]->writable());
   }
-  for (const LayerStep& layer : round.step.layers) {
-    if (layer.layer != shard.info.layer) continue;
-    for (size_t i = 0; i < deltas.size(); ++i) {
-      deltas[i].weight = static_cast<float>(layer.weights[i]);
-    }
-  }
   const double rate = round.step.learning_rate;
-  optimizer_->Step(state,
-                   {deltas, rate != 0 ? rate : assignment_.outer_learning_rate,
-                    assignment_.outer_momentum, CountFragmentTurns(round.version, fragments)},
-                   *pool_);
+  optimizer_->Step(
+      state,
+      {deltas, rate != 0 ? rate : assignment_.outer_learning_rate, assignment_.outer_momentum,
+       CountTurns(round.version, shard.info, FragmentsFrom(outer))},
+      *pool_);
 }
 
 // average <- keep average + (1 - keep) theta.
 void JobState::StepAverage(Shard& shard, double keep) {
   if (!keeps_average() || keep == 1) return;
+  // Experts that have turns have the steps of as many rounds.
+  const int64_t experts = assignment_.definition.spec.outer.expert_fragments;
+  if (shard.info.expert >= 0) keep = std::pow(keep, static_cast<double>(experts));
   MakeWritable(GetAverage(shard));
   const std::span<float> average = GetAverage(shard)->writable();
   const int64_t size = shard.theta->elements();
@@ -325,9 +337,9 @@ void JobState::AverageShard(Shard& shard, const CommittedRecord& round) {
   std::vector<double> weights;
   double sum = 0;
   for (const RoundTerm& term : round.terms) {
-    const StagedShard& push = *FindStaged(term.contribution, shard.info.shard);
-    if (!HasMoments(push.encoding) || term.weight <= 0) continue;
-    deltas.push_back({push.payload.bytes.data(), push.encoding, shard.info.elements});
+    const StagedShard* push = FindStaged(term.contribution, shard.info.shard);
+    if (push == nullptr || !HasMoments(push->encoding) || term.weight <= 0) continue;
+    deltas.push_back({push->payload.bytes.data(), push->encoding, shard.info.elements});
     weights.push_back(term.weight);
     sum += term.weight;
   }

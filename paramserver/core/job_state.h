@@ -258,6 +258,9 @@ class JobState {
   void SetInitial(Shard& shard, const RoundTerm& term);
   // Running statistics, of which a round takes the mean; see LayerSize.
   bool HoldsStatistics(const OwnedShard& shard) const;
+  // Pseudo-gradients of a round with their weights, of the contributions that have the shard.
+  std::vector<WeightedDelta> WeighTerms(const OwnedShard& shard,
+                                        const CommittedRecord& round) const;
   void StepShard(Shard& shard, const CommittedRecord& round);
   void StepAverage(Shard& shard, double keep);
   void StepServed(Shard& shard);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/outer_optimizer.h"
@@ -63,7 +64,8 @@ absl::Status JobState::CheckRecord(const AssignedRecord& record) const {
   if (record.assignment.job != job_) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", record.assignment.job));
   }
-  if (record.assignment.definition.spec.outer.fragments < 1) {
+  const Fragments fragments = FragmentsFrom(record.assignment.definition.spec.outer);
+  if (fragments.layers < 1 || fragments.experts < 1) {
     return absl::InvalidArgumentError(absl::StrCat("assignment of job ", job_, " in no fragments"));
   }
   const size_t slots = ListServerSlots(record.assignment.definition.spec).size();
@@ -160,7 +162,7 @@ absl::Status JobState::CheckRecord(const CommittedRecord& record) const {
                                                      " comes twice or has no finite weight"));
     }
     for (const auto& [id, shard] : shards_) {
-      if (!HasTurn(record.version, shard)) continue;
+      if (!HasTurn(record.version, shard) || !IsSeen(term.expert_tokens, shard.info)) continue;
       if (FindStaged(term.contribution, id) == nullptr) {
         return absl::NotFoundError(absl::StrCat(round, ": the push of shard ", id, " by ",
                                                 ContributionText(term.contribution),

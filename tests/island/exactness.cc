@@ -311,8 +311,11 @@ std::vector<double> CheckCurve(const Trial& trial, const Reference& reference) {
     CAPTURE(s, losses.back(), reference.losses[s]);
     REQUIRE(Difference(losses.back(), reference.losses[s]) < trial.limits.loss);
     if (trial.job.model.experts.count == 0) continue;
-    REQUIRE(Difference(outcome->loss.balance, reference.routers[s].balance) < trial.limits.loss);
-    REQUIRE(Difference(outcome->loss.router_z, reference.routers[s].router_z) < trial.limits.loss);
+    REQUIRE(Difference(outcome->loss.balance(), reference.routers[s].balance()) <
+            trial.limits.loss);
+    REQUIRE(Difference(outcome->loss.router_z(), reference.routers[s].router_z()) <
+            trial.limits.loss);
+    REQUIRE(outcome->loss.routers.size() == static_cast<size_t>(trial.job.model.mixtures()));
   }
   REQUIRE(RelativeDifference(island.Get(LayerPart::kParameters), reference.final) <
           trial.limits.weights);

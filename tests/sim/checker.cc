@@ -192,7 +192,7 @@ void Checker::Decided(const DecisionRecord& decision) {
   Made& made = made_[decision.round];
   made = {decision.version, terms, {}, 0, decision.step};
   for (const RoundTerm& term : terms) {
-    const int64_t fragments = spec_.outer.fragments;
+    const int64_t fragments = FragmentsFrom(spec_.outer).count();
     if ((decision.version - 1 - term.contribution.base_version) % fragments == 0) continue;
     if (decision.version > 0) {
       Fail(absl::StrCat("N3: version ", decision.version, " takes another fragment, of ",
@@ -334,10 +334,10 @@ void Checker::Expect(const CommitRound& commit) {
   model.slots.resize(GetOuterOptimizer(spec_.outer).slots.size(), LayerValues(layers));
   const bool begins_from_above = IsOfSite() && commit.version == 0;
   const auto optimizer = ps::MakeOuterOptimizer(spec_.outer);
-  const int64_t fragments = spec_.outer.fragments;
+  const Fragments fragments = FragmentsFrom(spec_.outer);
   for (size_t l = 0; l < layers; ++l) {
     // N3: a round makes one fragment, of all its contributions, and leaves the others as they are.
-    if (!IsInTurn(commit.version, static_cast<int32_t>(l), fragments)) continue;
+    if (!IsInTurn(commit.version, OwnedShard{0, static_cast<int32_t>(l)}, fragments)) continue;
     if ((commit.version > 0 || begins_from_above) && commit.terms.empty()) continue;
     std::vector<std::vector<float>> deltas;
     std::vector<WeightedDelta> weighted;
@@ -373,7 +373,7 @@ void Checker::Expect(const CommitRound& commit) {
     }
     optimizer->Step(shard,
                     {weighted, commit.step.learning_rate, spec_.outer.momentum,
-                     CountFragmentTurns(commit.version, fragments)},
+                     CountTurns(commit.version, OwnedShard{0, static_cast<int32_t>(l)}, fragments)},
                     pool_);
   }
   if (commit.step.adopts != kNoVersion) ExpectAdopted(commit.step.adopts, model);
@@ -391,7 +391,7 @@ void Checker::Serve(Version version, Model& model) {
     return;
   }
   for (const ShardPlacement& shard : shards_) {
-    if (!IsInTurn(version, shard.layer, spec_.outer.fragments)) continue;
+    if (!IsInTurn(version, shard, FragmentsFrom(spec_.outer))) continue;
     const auto elements = static_cast<size_t>(shard.elements);
     const auto theta =
         std::span(model.theta[shard.layer]).subspan(static_cast<size_t>(shard.begin), elements);

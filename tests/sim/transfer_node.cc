@@ -38,8 +38,8 @@ int32_t SelectPullSlot(const StartPull& pull, const ShardPart& part, const Worke
   if (outer == nullptr || !IsQuantized(pull.encoding) || outer->tag().base == kNoVersion) {
     return kPullServed;
   }
-  const int64_t turns =
-      CountTurnsSince(outer->tag().base, pull.version, part.layer, pull.fragments);
+  const int64_t turns = CountTurnsSince(outer->tag().base, pull.version, part,
+                                        Fragments{pull.fragments, pull.expert_fragments});
   return turns == 1 ? kPullStep : kPullServed;
 }
 

@@ -16,12 +16,14 @@
 #define ATOLL_WORKER_CORE_ACTIONS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "common/element_ranges.h"
 #include "common/ids.h"
 #include "common/protocol/control.h"
 #include "common/time.h"
@@ -94,7 +96,23 @@ struct StepDone {
   double gradient_norm = 0;                 // before clipping; 0: not known
   bool skipped = false;                     // it changed nothing (TrainStep::norm_limit)
   double router_balance = 0, router_z = 0;  // see IslandProgress
+  std::vector<double> router_losses = {};   // likewise
+  // By mixture and expert; empty: the model is none, or they are not known.
+  std::vector<int64_t> expert_tokens = {};
 };
+// Adds tokens by expert to those of other steps.
+inline void AddTokens(const std::vector<int64_t>& added, std::vector<int64_t>* tokens) {
+  tokens->resize(std::max(tokens->size(), added.size()));
+  for (size_t i = 0; i < added.size(); ++i) (*tokens)[i] += added[i];
+}
+// Those of steps that are not known count as those around: `all` for each that is `known`.
+inline void ScaleTokens(int64_t known, int64_t all, std::vector<int64_t>* tokens) {
+  if (known <= 0 || known == all) return;
+  const double factor = static_cast<double>(all) / static_cast<double>(known);
+  for (int64_t& n : *tokens) {
+    n = static_cast<int64_t>(std::ceil(static_cast<double>(n) * factor));
+  }
+}
 struct DeltaCaptured {
   ContributionId contribution;
 };
@@ -228,7 +246,7 @@ struct TrainStep {
   double norm_limit = 0;  // skipped, if the gradient's norm is larger or not finite; 0: no limit
   std::vector<PositionRange> ahead = {};  // of pairs: that the next steps will be on
 };
-// The way to adopt, with b = outer.fragment_blend. Layers that were not pulled do not change.
+// The way to adopt, with b = outer.fragment_blend. Elements that were not pulled do not change.
 enum class AdoptMode {
   kReplace,  // theta <- theta_v, theta_base <- theta_v
   kCarry,    // theta <- theta + b * (theta_v - theta_push), theta_base <- theta_v; theta_push is
@@ -244,13 +262,23 @@ struct AdoptPulled {
   // core/README.md has the cases.
   bool keep_residual = false;
   std::vector<PositionRange> trained = {};  // with kKeep: what theta was trained on since theta_v
-  std::vector<ShardPlacement> shards = {};  // that were pulled, whole layers; empty: all
+  std::vector<ShardPlacement> shards = {};  // that were pulled; empty: all
   // The averaged moments that were pulled become the optimizer's, which then has made so many steps
   // at least. Never with kKeep.
   bool moments = false;
   int64_t optimizer_steps = 0;
 };
 // Returns whether these shards, which may stand for all by being none, are of the layer.
+// Returns which of these elements of a layer none of the shards has, where they concern it.
+inline std::vector<ElementRange> ListUnconcerned(const std::vector<ShardPlacement>& shards,
+                                                 int32_t layer, ElementRange range) {
+  if (shards.empty()) return {};
+  ElementRanges has;
+  for (const ShardPlacement& shard : shards) {
+    if (shard.layer == layer) has.Add({shard.begin, shard.begin + shard.elements});
+  }
+  return has.Missing(range);
+}
 inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
   return shards.empty() ||
          std::any_of(shards.begin(), shards.end(),
@@ -319,10 +347,15 @@ struct Stop {
 // (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
 // LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
 // the island has been recorded or has failed.)
+// Let others reach this worker through these relays, and through no others.
+struct UseRelays {
+  std::vector<RelayPlace> relays;
+};
+
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, Handover, SaveState, InterruptStep, Follow,
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,
-                            MeasureLinks, TraceNextStep, RememberCluster, Note, Stop>;
+                            MeasureLinks, TraceNextStep, RememberCluster, UseRelays, Note, Stop>;
 
 // Actions to be carried out in order. `deadline` replaces the one before it: send Tick then.
 struct Actions {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/net/relay/places.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
 #include "common/protocol/limits.h"
@@ -114,6 +115,15 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.refused.clear();
   session_.heartbeat_interval = std::clamp<Duration>(
       welcome.heartbeat_interval, std::chrono::milliseconds(1), identity_.heartbeat_interval_max);
+  // What others are to know of it is said again.
+  if (TakeRelays(welcome.relays, &session_.relays)) {
+    Emit(UseRelays{session_.relays});
+    if (session_.state != Session::State::kDisconnected) {
+      session_.state = Session::State::kConnected;
+      session_.hello_at = now_;
+    }
+    return;
+  }
   // It has been welcomed before, or this is of a connection that is lost.
   if (session_.state != Session::State::kConnected) {
     session_.heartbeat_at =
@@ -364,6 +374,9 @@ void WorkerCore::Impl::ForgetCounts() {
   counters_.pushed_bytes = counters_.pulled_bytes = 0;
   counters_.learning_rate = 0;
   counters_.router_balance = counters_.router_z = RecentMean();
+  counters_.router_losses.clear();
+  counters_.expert_tokens.clear();
+  counters_.expert_tokens_since.clear();
   counters_.loss = counters_.gradient_norm = counters_.tokens_per_s = counters_.idle_link_seconds =
       counters_.overlap_seconds = RecentMean();
   saving_.cost = SaveCost();

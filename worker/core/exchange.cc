@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "worker/core/impl.h"
 
@@ -165,6 +166,12 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.work.skipped,
                  flight.moments,
                  flight.parts};
+      if (WeighsExperts(spec().outer)) {
+        // An expert that has missed its turn counts as one that had it.
+        const int64_t most = flight.work.tokens * spec().outer.expert_fragments;
+        request.expert_tokens = flight.work.expert_tokens;
+        for (int64_t& tokens : request.expert_tokens) tokens = std::min(tokens, most);
+      }
       if (!flight.parts.empty()) {
         request.signature = PushSignature{.plan_number = order_->plan.number,
                                           .build = identity_.hello.software_version};
@@ -202,11 +209,13 @@ bool WorkerCore::Impl::Decided() const {
          order_->committed_version >= order_->outcome->version;
 }
 
-// Lists the shards of the fragment whose round makes the version.
-std::vector<ShardPlacement> WorkerCore::Impl::ShardsInTurn(Version version) const {
+// Lists the shards of the fragment whose round makes the version, that have seen tokens.
+std::vector<ShardPlacement> WorkerCore::Impl::SelectPushed(
+    Version version, const std::vector<int64_t>& expert_tokens) const {
   std::vector<ShardPlacement> shards;
   for (const ShardPlacement& shard : order_->shards) {
-    if (IsInTurn(version, shard.layer, spec().outer.fragments)) shards.push_back(shard);
+    if (!IsInTurn(version, shard, FragmentsFrom(spec().outer))) continue;
+    if (IsSeen(expert_tokens, shard)) shards.push_back(shard);
   }
   return shards;
 }
@@ -258,7 +267,7 @@ bool WorkerCore::Impl::IsWarmingUpAgain() const {
 
 // Otherwise the layers that have had no turn since base_version_ stay as they are.
 bool WorkerCore::Impl::NeedsAllLayers() const {
-  return spec().outer.fragments == 1 || !adopted_ || diverged_ || IsWarmingUpAgain();
+  return FragmentsFrom(spec().outer).count() == 1 || !adopted_ || diverged_ || IsWarmingUpAgain();
 }
 
 // The version has an average of moments that is none of those here. A state that is resumed has its
@@ -286,16 +295,23 @@ void WorkerCore::Impl::PlanPull() {
     if (pushing) Emit(CancelTransfers{});
     for (InFlight::Push& push : in_flight_->pushes) push.state = InFlight::Shard::kStaged;
   }
-  const int64_t fragments = spec().outer.fragments;
+  const Fragments fragments = FragmentsFrom(spec().outer);
   const bool all = NeedsAllLayers() || *target == base_version_;
   pull_.moments = NeedsMoments(*target);
-  StartPull pull{order_->job, ++pull_.number, *target,      {}, spec().outer.pull_encoding,
-                 fragments,   /*batch=*/0,    pull_.moments};
+  StartPull pull{order_->job,
+                 ++pull_.number,
+                 *target,
+                 {},
+                 spec().outer.pull_encoding,
+                 fragments.layers,
+                 /*batch=*/0,
+                 pull_.moments,
+                 fragments.experts};
   pull_.shards.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {
       if (placement.shard != shard) continue;
-      if (!all && !HasTurnSince(base_version_, *target, placement.layer, fragments)) continue;
+      if (!all && !HasTurnSince(base_version_, *target, placement, fragments)) continue;
       pull.shards.push_back({placement});
       if (!all) pull_.shards.push_back(placement);
     }

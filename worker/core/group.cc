@@ -119,6 +119,8 @@ void WorkerCore::Impl::FailedStepEnded(bool taken) {
       step.masked_tokens = static_cast<int64_t>(static_cast<double>(step.tokens) *
                                                 static_cast<double>(local_.masked_tokens) /
                                                 static_cast<double>(local_.tokens));
+      step.expert_tokens = local_.expert_tokens;
+      ScaleTokens(local_.tokens, step.tokens, &step.expert_tokens);
     }
     return CountStep(step);
   }
@@ -135,6 +137,7 @@ void WorkerCore::Impl::BaseLost() {
                                     counters_.inner_step, trained.consumed};
   saving_.resumed->loss_times_tokens = trained.loss_times_tokens;
   saving_.resumed->skipped = trained.skipped;
+  saving_.resumed->expert_tokens = trained.expert_tokens;
   adopted_ = false;
 }
 

@@ -123,6 +123,7 @@ class WorkerCore::Impl {
 
   Command Finish();
   void Diverged();
+  void KeepUnpushedTokens();
   void CountStep(const StepDone& step);
   void OnFailure(Command command);
   void Skipped(const StepDone& step);
@@ -153,7 +154,8 @@ class WorkerCore::Impl {
   bool NeedsAllLayers() const;
   bool NeedsMoments(Version version) const;
   bool AwaitsDelay() const;
-  std::vector<ShardPlacement> ShardsInTurn(Version version) const;
+  std::vector<ShardPlacement> SelectPushed(Version version,
+                                           const std::vector<int64_t>& expert_tokens) const;
   void PlanLeases();
   void PlanPushes();
   void PlanPull();

@@ -79,7 +79,8 @@ struct Session {
   Duration heartbeat_interval = kHeartbeatInterval;
   Instant hello_at;
   Instant heartbeat_at, heartbeat_sent;
-  std::string refused;  // why, until it is welcomed
+  std::string refused;             // why, until it is welcomed
+  std::vector<RelayPlace> relays;  // that it is reached through
 };
 
 // Jobs that are opened before an order comes: core.cc.
@@ -188,6 +189,9 @@ struct Counters {
   double exchange_seconds = 0;  // of the newest round
   RecentMean loss, gradient_norm, tokens_per_s, idle_link_seconds, overlap_seconds;
   RecentMean router_balance, router_z;
+  std::vector<double> router_losses;   // see IslandProgress
+  std::vector<int64_t> expert_tokens;  // likewise, and since the newest capture
+  std::vector<int64_t> expert_tokens_since;
 };
 
 // The end of this process: core.cc, plan.cc.

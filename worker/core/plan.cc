@@ -5,6 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/net/relay/places.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/learning_rate.h"
 #include "worker/core/impl.h"
@@ -44,6 +46,7 @@ void WorkerCore::Impl::PlanLink() {
     if (!Due(session_.hello_at)) return;
     WorkerHello hello = identity_.hello;
     hello.mark = session_.mark;
+    hello.peer_endpoint = AddRelays(hello.peer_endpoint, session_.relays);
     hello.held.assign(held_.begin(), held_.end());
     Emit(Send{std::move(hello)});
     session_.hello_at = now_ + kRetryInterval;
@@ -83,6 +86,8 @@ IslandProgress WorkerCore::Impl::Progress() const {
   p.gradient_norm = counters_.gradient_norm.Get();
   p.router_balance = counters_.router_balance.Get();
   p.router_z = counters_.router_z.Get();
+  p.router_losses = counters_.router_losses;
+  p.expert_tokens = counters_.expert_tokens;
   p.tokens_per_s = counters_.tokens_per_s.Get();
   p.step_seconds_idle_link = counters_.idle_link_seconds.Get();
   p.step_seconds_overlap = counters_.overlap_seconds.Get();
@@ -299,10 +304,16 @@ bool WorkerCore::Impl::StartCapture() {
   in_flight_->moments = order_->moments_version != kNoVersion && base_version_ != kNoVersion &&
                         base_version_ + 1 >= order_->moments_version;
   CaptureDelta capture{in_flight_->id, SelectEncoding(*in_flight_), {}};
-  const bool fragment = !initial && spec().outer.fragments > 1;
+  const bool fragment = !initial && FragmentsFrom(spec().outer).count() > 1;
   capture.digests = identity_.signs;
-  if (fragment || IsQuantized(capture.encoding) || capture.digests) {
-    capture.shards = ShardsInTurn(base_version_ + 1);
+  std::vector<int64_t> experts;
+  if (WeighsExperts(spec().outer)) experts = in_flight_->work.expert_tokens;
+  const bool unseen = std::find(experts.begin(), experts.end(), 0) != experts.end();
+  if (fragment || unseen || IsQuantized(capture.encoding) || capture.digests) {
+    capture.shards = SelectPushed(base_version_ + 1, experts);
+  }
+  if (!counters_.expert_tokens_since.empty()) {
+    counters_.expert_tokens = std::exchange(counters_.expert_tokens_since, {});
   }
   Start(Command::kCapture, std::move(capture));
   return true;

@@ -28,6 +28,7 @@ int64_t CountTrained(const LocalCheckpoint& about) {
 // Steps whose loss is not known count as those around them.
 void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
   int64_t known = CountTrained(*about);
+  const int64_t counted = known;  // of experts
   for (const LoggedStep& step : steps) {
     for (const PositionRange& range : step.ranges) {
       Join(about->consumed, range);
@@ -40,6 +41,9 @@ void AddSteps(const std::vector<LoggedStep>& steps, LocalCheckpoint* about) {
   about->inner_step += static_cast<int64_t>(steps.size());
   const double all = static_cast<double>(CountTrained(*about));
   if (known > 0) about->loss_times_tokens *= all / static_cast<double>(known);
+  ScaleTokens(counted, CountTrained(*about), &about->expert_tokens);
+  // Before the first step that is known, all experts count alike.
+  if (counted == 0) about->expert_tokens.clear();
 }
 
 }  // namespace
@@ -82,7 +86,9 @@ void WorkerCore::Impl::Save(Tier tier) {
                         local_.consumed};
   about.loss_times_tokens = local_.loss_times_tokens;
   about.skipped = local_.skipped;
+  about.expert_tokens = local_.expert_tokens;
   if (in_flight_) {
+    AddTokens(in_flight_->work.expert_tokens, &about.expert_tokens);
     about.loss_times_tokens += in_flight_->work.loss_times_tokens;
     for (const PositionRange& range : in_flight_->work.consumed) Join(about.consumed, range);
     for (const PositionRange& range : in_flight_->work.skipped) Join(about.skipped, range);
@@ -176,6 +182,7 @@ void WorkerCore::Impl::AdoptResumed(const Adopted& event) {
   local_.masked_tokens =
       event.masked_tokens + Sequences(about.skipped) * spec().data.sequence_length;
   local_.loss_times_tokens = about.loss_times_tokens;
+  local_.expert_tokens = about.expert_tokens;
   carried_steps_ = 0;
   pull_.state = Pull::State::kNone;
   Log(absl::StrCat("goes on from the state saved at inner step ", about.inner_step, ", of version ",

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/protocol/fragments.h"
 #include "worker/core/impl.h"
 
 namespace atl::worker {
@@ -55,6 +56,7 @@ void WorkerCore::Impl::On(const StepDone& step) {
   counters_.gradient_norm.Add(step.gradient_norm);
   counters_.router_balance.Add(step.router_balance);
   counters_.router_z.Add(step.router_z);
+  counters_.router_losses = step.router_losses;
   norms_.Add(step.gradient_norm);
   trainer_failures_ = 0;
   CountStep(step);
@@ -102,6 +104,8 @@ void WorkerCore::Impl::CountStep(const StepDone& step) {
   ++local_.steps;
   local_.tokens += step.tokens;
   local_.masked_tokens += step.masked_tokens;
+  AddTokens(step.expert_tokens, &local_.expert_tokens);
+  AddTokens(step.expert_tokens, &counters_.expert_tokens_since);
   local_.loss_times_tokens += step.loss * static_cast<double>(step.tokens - step.masked_tokens);
   for (const PositionRange& range : stepping_) Join(local_.consumed, range);
   stepping_.clear();
@@ -159,6 +163,7 @@ void WorkerCore::Impl::CaptureFailed() {
   work.tokens += local_.tokens;
   work.masked_tokens += local_.masked_tokens;
   work.loss_times_tokens += local_.loss_times_tokens;
+  AddTokens(local_.expert_tokens, &work.expert_tokens);
   for (const PositionRange& range : local_.consumed) Join(work.consumed, range);
   for (const PositionRange& range : local_.skipped) Join(work.skipped, range);
   local_ = std::move(work);
@@ -178,8 +183,12 @@ void WorkerCore::Impl::On(const Adopted& event) {
   if (adopting_ == AdoptMode::kReplace) {
     leased_.ranges.PutBack(local_.consumed);
     counters_.steps_redone += local_.steps;
+    // Of experts that had no turn, what was trained before stays.
+    std::vector<int64_t> experts = std::move(local_.expert_tokens);
     local_ = Work();
+    if (!pull_.shards.empty()) local_.expert_tokens = std::move(experts);
   }
+  if (in_flight_ && !pull_.shards.empty()) KeepUnpushedTokens();
   carried_steps_ = local_.steps;
   if (in_flight_ && in_flight_->staged_at > in_flight_->began_at &&
       in_flight_->id.base_version != kNoVersion) {
@@ -190,6 +199,18 @@ void WorkerCore::Impl::On(const Adopted& event) {
   tokens_at_base_ = pull_.tokens;
   pull_.state = Pull::State::kNone;
   in_flight_.reset();
+}
+
+// Those that experts without a turn have seen since their last one.
+void WorkerCore::Impl::KeepUnpushedTokens() {
+  const Fragments fragments = FragmentsFrom(spec().outer);
+  const int64_t pushed = FragmentFromVersion(in_flight_->id.base_version + 1, fragments);
+  std::vector<int64_t> tokens = in_flight_->work.expert_tokens;
+  if (fragments.experts == 1) return;
+  for (size_t e = 0; e < tokens.size(); ++e) {
+    if (static_cast<int64_t>(e) % fragments.experts == pushed) tokens[e] = 0;
+  }
+  AddTokens(tokens, &local_.expert_tokens);
 }
 
 void WorkerCore::Impl::On(const ValidationDone& event) {

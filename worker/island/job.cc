@@ -13,6 +13,18 @@
 #include "worker/model/weights.h"
 
 namespace atl::worker {
+namespace {
+
+void FindExperts(const LayerLayout& layout, LayerSize* size) {
+  for (auto param = layout.params.begin(); param != layout.params.end(); ++param) {
+    if (param->use != Param::kExpertGate) continue;
+    if (size->experts++ > 0) continue;
+    size->experts_begin = param->offset;  // gate, up and down follow each other
+    size->expert_elements = param[0].size + param[1].size + param[2].size;
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
                                         const DataOptions& data_options) {
@@ -61,6 +73,7 @@ absl::StatusOr<GroupJob> GroupJob::Open(const JobSpec& spec, DType compute,
   job.facts.model = ToSpec(config);
   for (const LayerLayout& layout : job.layouts) {
     job.facts.layers.push_back({layout.name, layout.size, layout.size - layout.trained_size});
+    FindExperts(layout, &job.facts.layers.back());
   }
   job.facts.train_sequences = job.data.train_sequences();
   job.facts.validation_sequences = job.data.validation_sequences();

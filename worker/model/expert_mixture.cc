@@ -15,7 +15,7 @@ ExpertMixture::ExpertMixture(const ModelConfig& config, const TensorPart& part, 
       f_(config.experts.hidden),
       shared_(part.shared.size()),
       first_(part.experts.begin),
-      mixtures_(config.layers - std::ssize(config.experts.dense_blocks)),
+      mixtures_(config.mixtures()),
       leads_(part.leads()),
       compute_(compute),
       activation_(activation) {}
@@ -101,13 +101,15 @@ void ExpertMixture::SharedBackward(Exec& exec, const Params& w, const Stash& s, 
 void ExpertMixture::RouterBackward(Exec& exec, const Stash& s, const RouterCall& router,
                                    const BatchShape& shape, const Tensor& dweights) const {
   RouterLosses losses{
-      .balance = static_cast<float>(experts_.adds_auxiliary_loss ? experts_.auxiliary_loss : 0),
-      .z = static_cast<float>(experts_.z_loss),
-      .share = router.share / static_cast<float>(mixtures_),
+      .balance = static_cast<float>(experts_.adds_auxiliary_loss ? experts_.auxiliary_loss : 0) /
+                 static_cast<float>(mixtures_),
+      .z = static_cast<float>(experts_.z_loss) / static_cast<float>(mixtures_),
+      .share = router.share,
       .counts = exec.Temporary(DType::kInt32, shape.rows, experts_.count),
+      .starts = router.starts,
       .terms = exec.Temporary(StateType(compute_), 2, shape.tokens()),
       .totals = router.totals};
-  if (losses.present()) exec.Run(CountExperts{s.chosen, losses.counts});
+  if (losses.present()) exec.Run(CountExperts{s.chosen, losses.counts, losses.starts});
   exec.Run(RouteBackward{rule(), Scores(s.logits), s.chosen, Chosen(dweights), Scores(s.dlogits),
                          losses});
   if (!experts_.shared_gate) return;

@@ -88,8 +88,8 @@ class MixtureInDouble {
   double Train() {
     const LossSum sum = *runner_->Train(tokens_, kMixtureRows);
     const Experts& e = config_.experts;
-    return sum.mean() + (e.adds_auxiliary_loss ? e.auxiliary_loss : 0) * sum.balance +
-           e.z_loss * sum.router_z;
+    return sum.mean() + (e.adds_auxiliary_loss ? e.auxiliary_loss : 0) * sum.balance() +
+           e.z_loss * sum.router_z();
   }
 
  private:
@@ -167,7 +167,7 @@ TEST_CASE("balance_is_the_number_of_experts_a_token_where_all_have_the_same_shar
     std::fill_n(layer->params().f32(), layer->params().size(), 0.25f);
   }
   const LossSum sum = *runner->Train(std::vector<int32_t>(10, 1), 2);
-  REQUIRE(sum.balance == Approx(4));
+  REQUIRE(sum.balance() == Approx(4));
 }
 
 }  // namespace

@@ -76,8 +76,9 @@ struct Borders {
 
 // The losses of routers, which training adds; evaluation has none.
 struct RouterCall {
-  float share = 0;  // of a sequence in their means over the step's sequences; 0: none
-  Tensor totals;    // f32 [1, 2]: += means over sequences and mixtures: RouterLosses
+  Tensor share;   // f32 [1, 1]: of a sequence in their means over the step's sequences
+  Tensor totals;  // f32 [1, 2 + E]: += RouterLosses; absent: there are none
+  Tensor starts;  // of documents, where sequences have several
 };
 
 // Arguments that all calls of one layer on one stream share.

@@ -25,9 +25,10 @@ ModelConfig Tiny() {
   return config;
 }
 
-// Steps of 3, 3, 3, 2, 3 and 3 sequences, two at a time; the losses.
-std::vector<double> Train(Backend& backend) {
-  const Model model = *Model::Create(Tiny());
+// Steps of so many sequences, two at a time; the losses.
+std::vector<double> Train(Backend& backend, const ModelConfig& config = Tiny(),
+                          const std::vector<int64_t>& steps = {3, 3, 3, 2, 3, 3}) {
+  const Model model = *Model::Create(config);
   const auto runner =
       *ModelRunner::Create(backend, model, {.micro_batch_rows = 2, .seq_len = kLength});
   const auto optimizer =
@@ -41,7 +42,7 @@ std::vector<double> Train(Backend& backend) {
   }
   std::vector<double> losses;
   int64_t step = 0;
-  for (const int64_t rows : {3, 3, 3, 2, 3, 3}) {
+  for (const int64_t rows : steps) {
     std::vector<int32_t> tokens(static_cast<size_t>(rows * (kLength + 1)));
     for (size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<int32_t>((i * 7 + static_cast<size_t>(step) * 3) % 29);
@@ -71,6 +72,24 @@ TEST_CASE("recorded micro-batches are what they were when they were enqueued") {
   // Another runner has other memory: nothing of the first one is launched.
   REQUIRE(Train(*recording) == expected);
   REQUIRE(recording->Repeats().recorded == 8);
+}
+
+TEST_CASE("steps of a mixture of any size repeat the same work") {
+  ModelConfig config = Tiny();
+  config.family = ModelFamily::kQwen3Moe;
+  config.experts = {.count = 4,
+                    .per_token = 2,
+                    .hidden = 8,
+                    .auxiliary_loss = 0.1,
+                    .adds_auxiliary_loss = true,
+                    .z_loss = 0.01};
+  const std::vector<int64_t> ramp = {2, 2, 4, 4, 6, 6, 8, 8, 10, 10};
+  const auto plain = NewCpuBackend(1);
+  const std::vector<double> expected = Train(*plain, config, ramp);
+  const testing::FakeDevice device("fake", [] { return NewCpuBackend(1); });
+  const auto recording = device.NewBackend();
+  REQUIRE(Train(*recording, config, ramp) == expected);
+  CHECK(recording->Repeats().recorded == 2);  // F and B
 }
 
 }  // namespace

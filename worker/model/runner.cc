@@ -50,6 +50,12 @@ absl::Status ModelRunner::Allocate() {
     if (borders > 0) borders_ = carver.Take(DType::kInt32, 1, borders);
     targets_ = carver.Take(DType::kInt32, 1, n);
     totals_ = carver.Take(StateType(model_.compute()), 1, kLossTotals);
+    const ModelConfig& config = model_.config();
+    if (options_.train && config.experts.count > 0) {
+      router_share_ = carver.Take(StateType(model_.compute()), 1, 1);
+      router_totals_ = carver.Take(StateType(model_.compute()), config.mixtures(),
+                                   kRouterTotals + config.experts.count);
+    }
     constants_ = model_.Constants(options_.seq_len, nullptr);
     constants_ = model_.Constants(
         options_.seq_len, carver.Bytes(constants_.size() * GetElementSize(constants_.dtype)));
@@ -59,6 +65,11 @@ absl::Status ModelRunner::Allocate() {
   ATOLL_ASSIGN_OR_RETURN(memory_, backend_.Allocate(carve(Carver(nullptr))));
   carve(Carver(memory_.data()));
   ATOLL_ASSIGN_OR_RETURN(host_totals_, HostReals::Create(backend_, totals_.dtype, kLossTotals));
+  if (router_totals_.present()) {
+    ATOLL_ASSIGN_OR_RETURN(host_share_, HostReals::Create(backend_, totals_.dtype, 1));
+    ATOLL_ASSIGN_OR_RETURN(host_router_totals_,
+                           HostReals::Create(backend_, totals_.dtype, router_totals_.size()));
+  }
   const int64_t inputs = options_.micro_batch_rows * model_.config().InputNumbers(options_.seq_len);
   ATOLL_ASSIGN_OR_RETURN(
       staging_, backend_.AllocateHost((borders + inputs + n) * GetElementSize(DType::kInt32)));
@@ -132,9 +143,17 @@ absl::Status ModelRunner::RunMicroBatch(int slot, const Batch& batch, int64_t ba
   if (train) {
     stage_->StartBackward(slot);
     StageCall call = Call(false, borders);
-    call.router_share = 1.0f / static_cast<float>(batch.rows);
-    call.router_totals = totals_.Columns(kRouterTotals, 2);
+    call.router_share = router_share_;
+    call.router_totals = router_totals_;
+    if (router_totals_.present()) {
+      host_share_.Set(0, 1.0 / static_cast<double>(batch.rows));
+      backend_.CopyToDevice(*stream_, router_share_, host_share_.data());
+      backend_.Zero(*stream_, router_totals_);
+    }
     ATOLL_RETURN_IF_ERROR(stage_->Backward(call, slot, 0, Tensor()));
+    if (router_totals_.present()) {
+      backend_.CopyToHost(*stream_, host_router_totals_.data(), router_totals_);
+    }
   }
   backend_.CopyToHost(*stream_, host_totals_.data(), totals_);
   return backend_.Synchronize(*stream_);
@@ -169,8 +188,10 @@ absl::StatusOr<LossSum> ModelRunner::RunBatch(const Batch& batch, bool train) {
     ATOLL_RETURN_IF_ERROR(status);
     sum.nats += host_totals_[0];
     sum.hits += host_totals_[2];
-    sum.balance += host_totals_[kRouterTotals];
-    sum.router_z += host_totals_[kRouterTotals + 1];
+    if (train && router_totals_.present()) {
+      sum.AddRouters(host_router_totals_, model_.config().mixtures(),
+                     model_.config().experts.count);
+    }
   }
   return sum;
 }

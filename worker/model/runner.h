@@ -3,6 +3,7 @@
 #ifndef ATOLL_WORKER_MODEL_RUNNER_H_
 #define ATOLL_WORKER_MODEL_RUNNER_H_
 
+#include <cmath>
 #include <memory>
 #include <span>
 #include <vector>
@@ -15,15 +16,43 @@
 
 namespace atl {
 
+// What the routers of a mixture's block say of a step in training: RouterLosses, means over
+// sequences; and by expert the tokens that it saw.
+struct RouterSum {
+  double balance = 0, z = 0;
+  std::vector<int64_t> tokens;
+};
+
 struct LossSum {
   double nats = 0;
   int64_t tokens = 0;
   double hits = 0;  // targets that have the largest logit; of tokens where they are counted
-  // Means over sequences and blocks of RouterLosses, in training of a mixture of experts; they are
-  // not in `nats`.
-  double balance = 0, router_z = 0;
+  std::vector<RouterSum> routers = {};  // in training, by mixture; they are not in `nats`
+
+  // Means over mixtures.
+  double balance() const { return Mean(&RouterSum::balance); }
+  double router_z() const { return Mean(&RouterSum::z); }
+  // Adds `numbers`: of each mixture a row of the routers' totals (StageCall).
+  template <class Numbers>
+  void AddRouters(const Numbers& numbers, int64_t mixtures, int64_t experts) {
+    routers.resize(static_cast<size_t>(mixtures));
+    int64_t at = 0;
+    for (RouterSum& router : routers) {
+      router.balance += numbers[at++];
+      router.z += numbers[at++];
+      router.tokens.resize(static_cast<size_t>(experts));
+      for (int64_t& tokens : router.tokens) tokens += std::llround(numbers[at++]);
+    }
+  }
   double mean() const { return tokens == 0 ? 0 : nats / static_cast<double>(tokens); }
   double accuracy() const { return tokens == 0 ? 0 : hits / static_cast<double>(tokens); }
+
+ private:
+  double Mean(double RouterSum::*which) const {
+    double sum = 0;
+    for (const RouterSum& router : routers) sum += router.*which;
+    return routers.empty() ? 0 : sum / static_cast<double>(routers.size());
+  }
 };
 
 struct RunnerOptions {
@@ -130,7 +159,8 @@ class ModelRunner {
   Buffer staging_;  // on the host: borders, tokens and targets of a micro-batch
   Tensor borders_;  // absent where rows have none
   Tensor targets_, totals_, constants_;
-  HostReals host_totals_;
+  Tensor router_share_, router_totals_;  // of mixtures: see StageCall
+  HostReals host_totals_, host_share_, host_router_totals_;
   Workspace workspace_;
 };
 

@@ -195,12 +195,19 @@ absl::Status SafetensorsReader::CheckType(const std::string& name) const {
 }
 
 absl::Status SafetensorsReader::Read(const std::string& name, std::span<float> out) const {
+  ATOLL_CHECK(static_cast<int64_t>(out.size()) == tensors_.at(name).size());
+  return ReadPart(name, 0, out);
+}
+
+absl::Status SafetensorsReader::ReadPart(const std::string& name, int64_t first,
+                                         std::span<float> out) const {
   const TensorEntry& entry = tensors_.at(name);
   const auto size = static_cast<int64_t>(out.size());
-  ATOLL_CHECK(size == entry.size());
+  ATOLL_CHECK(first >= 0 && size <= entry.size() - first);
   ATOLL_RETURN_IF_ERROR(CheckType(name));
-  const int64_t offset = data_begin_ + entry.begin;
-  if (entry.dtype == "F32") return file_.Read(offset, out.data(), 4 * size);
+  const int64_t begin = data_begin_ + entry.begin;
+  if (entry.dtype == "F32") return file_.Read(begin + 4 * first, out.data(), 4 * size);
+  const int64_t offset = begin + 2 * first;
   const bool half = entry.dtype == "F16";
   constexpr int64_t kBlock = 32768;
   std::vector<uint16_t> block(static_cast<size_t>(std::min(kBlock, size)));

@@ -60,6 +60,8 @@ class SafetensorsReader {
   // The whole tensor as fp32, from F32, F16 or BF16. INVALID_ARGUMENT for any other dtype.
   // REQUIRES: the tensor exists, out has its size.
   absl::Status Read(const std::string& name, std::span<float> out) const;
+  // The same of elements from `first` on. REQUIRES: they lie within the tensor.
+  absl::Status ReadPart(const std::string& name, int64_t first, std::span<float> out) const;
 
   // Returns a digest of the dtype and shape and of samples of the bytes, of a small tensor of all.
   // REQUIRES: one of tensors().

@@ -275,22 +275,22 @@ LayerMemory Stage::Memory(int index) const {
   return memory;
 }
 
-LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk) const {
+LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk, int index) const {
   Borders borders = call.borders;
   if (borders.at.present()) {
     const ChunkRows rows = RowsOfChunk(slot.shape.rows, slot.chunks, chunk);
     const int64_t each = borders.at.cols / slot.shape.rows;
     borders.at = borders.at.Columns(rows.first * each, rows.rows * each);
   }
-  return {call.backend,
-          call.stream,
-          call.workspace,
-          ChunkShape(slot, chunk),
-          call.constants,
-          call.communicator,
-          call.evaluates,
-          borders,
-          {call.router_share, call.router_totals}};
+  RouterCall router;
+  const int64_t block = options_.first_layer + index - 1;
+  if (index >= 0 && call.router_totals.present() && model_.config().HasExperts(block)) {
+    const int64_t row = model_.config().MixtureIndex(block);
+    router = {call.router_share, call.router_totals.Rows(row, 1), borders.at};
+  }
+  return {call.backend,   call.stream,       call.workspace, ChunkShape(slot, chunk),
+          call.constants, call.communicator, call.evaluates, borders,
+          router};
 }
 
 absl::Status Stage::ForwardLayer(const StageCall& call, const ForwardSlot& slot, int chunk,
@@ -309,11 +309,6 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
   const bool reduces = call.communicator != nullptr && what != Work::kBackwardWeight;
   if (reduces || call.before_layer != nullptr) return work();
   const ForwardSlot& slot = forward_[s];
-  // A step of another size has another share, which only B reads, and only where routers run. The
-  // row of totals is not in the key: a replay adds to the one that it was recorded with, so that
-  // only sums over all rows say something.
-  const bool routes = what == Work::kBackwardInput || what == Work::kBackward;
-  const float share = routes && model_.config().experts.count > 0 ? call.router_share : 0.0f;
   const auto address = [](const void* x) { return reinterpret_cast<int64_t>(x); };
   const WorkKey key = {address(this),
                        static_cast<int64_t>(what),
@@ -325,8 +320,7 @@ absl::Status Stage::Repeat(const StageCall& call, Work what, int s, int which,
                        slot.shape.seq_len,
                        address(at_link.data),
                        address(call.workspace.data),
-                       int64_t{std::bit_cast<uint32_t>(share)} << 2 | (call.evaluates ? 1 : 0) |
-                           (call.without_adapter ? 2 : 0),
+                       (call.evaluates ? 1 : 0) | (call.without_adapter ? 2 : 0),
                        address(call.borders.at.data)};
   return call.backend.Repeat(call.stream, key, work);
 }
@@ -400,7 +394,7 @@ absl::Status Stage::LayerBackwardInput(const StageCall& call, const ForwardSlot&
     ATOLL_RETURN_IF_ERROR(
         ForwardLayer(call, slot, chunk, index, output, backward.recomputed[index]));
   }
-  return layer(index).BackwardInput(Call(call, slot, chunk), Memory(index),
+  return layer(index).BackwardInput(Call(call, slot, chunk, index), Memory(index),
                                     LayerInput(slot, chunk, index), GradOutput(slot, chunk, index),
                                     Part(slot, chunk, own), GetStash(slot, chunk, index));
 }

@@ -64,15 +64,17 @@ struct StageCall {
   bool evaluates = false;    // see LayerCall
   Borders borders = {};      // of the whole micro-batch
   bool counts_hits = false;  // Loss does, also of tokens
-  float router_share = 0;    // of a sequence, see RouterCall; 0 in evaluation
-  Tensor router_totals = {};
+  // See RouterCall; `router_totals` has a row for each mixture; none in evaluation.
+  Tensor router_share = {}, router_totals = {};
   // Called with each of the model's layers before its F, where set; may enqueue on the stream.
   std::function<void(int layer)> before_layer = {};
   bool without_adapter = false;  // Forward computes what the frozen base does
 };
 
-// The numbers of a micro-batch: see Stage::Loss, and behind these RouterCall::totals.
-inline constexpr int64_t kLossTotals = 5, kRouterTotals = 3;
+// The numbers of a micro-batch: see Stage::Loss.
+inline constexpr int64_t kLossTotals = 3;
+// The numbers of a mixture before those of its experts: see RouterCall::totals.
+inline constexpr int64_t kRouterTotals = 2;
 
 // Sequences [first, first + rows) of a micro-batch. Cuts of fewer chunks are cuts of more, too.
 struct ChunkRows {
@@ -182,7 +184,8 @@ class Stage {
   Tensor LayerInput(const ForwardSlot& slot, int chunk, int index) const;
   Tensor GradOutput(const ForwardSlot& slot, int chunk, int index) const;
   Stash GetStash(const ForwardSlot& slot, int chunk, int index) const;
-  LayerCall Call(const StageCall& call, const ForwardSlot& slot, int chunk) const;
+  // `index`: of the layer, where its router's losses count.
+  LayerCall Call(const StageCall& call, const ForwardSlot& slot, int chunk, int index = -1) const;
   // Work that is repeated in every step; `which`: the chunk, or the layer. `at_link`: the
   // activations or gradients that it receives or makes there, the caller's.
   absl::Status Repeat(const StageCall& call, Work what, int slot, int which, const Tensor& at_link,

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -123,49 +124,90 @@ class ShardReader {
         return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" ", problem));
       };
       if (cancelled_ && cancelled_()) return absl::AbortedError(path + ": reading is interrupted");
-      const auto found = targets_.find(TargetName(name, rules_.masked));
-      if (found == targets_.end()) {
+      const std::string target_name = TargetName(name, rules_.masked);
+      std::vector<Target*> parts;
+      std::vector<int64_t> shape;
+      if (const auto found = targets_.find(target_name); found != targets_.end()) {
+        parts = {&found->second};
+        shape = found->second.param->shape;
+      } else {
+        parts = FindStacked(target_name, &shape);
+      }
+      if (parts.empty()) {
         if (IsLeftover(name, rules_)) continue;
         return bad("is not one of this model's");
       }
-      Target& target = found->second;
-      if (!target.found_in.empty()) {
-        return bad(absl::StrCat("is also in ", target.found_in, " as \"", target.found_as,
-                                "\"; leave one of them out"));
+      for (Target* target : parts) {
+        if (!target->found_in.empty()) {
+          return bad(absl::StrCat("is also in ", target->found_in, " as \"", target->found_as,
+                                  "\"; leave one of them out"));
+        }
+        target->found_in = path;
+        target->found_as = name;
       }
-      target.found_in = path;
-      target.found_as = name;
-      if (entry.shape != target.param->shape) {
+      if (entry.shape != shape) {
         return bad(absl::StrCat("has shape ", ShapeText(entry.shape), "; config.json requests ",
-                                ShapeText(target.param->shape)));
+                                ShapeText(shape)));
       }
       ATOLL_RETURN_IF_ERROR(reader.CheckType(name));
-      if (what == Reading::kDigest) {
-        ATOLL_ASSIGN_OR_RETURN(target.digest, reader.Digest(entry));
-      }
-      if (what != Reading::kValues || target.to.empty()) continue;
-      ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, target));
-      const auto not_finite = std::find_if(target.to.begin(), target.to.end(),
-                                           [](float value) { return !std::isfinite(value); });
-      if (not_finite != target.to.end()) {
-        return bad(absl::StrCat("has the value ", *not_finite, " at element ",
-                                not_finite - target.to.begin(),
-                                "; a model is not trained from values that are not finite"));
+      int64_t first = 0;
+      for (Target* target : parts) {
+        if (what == Reading::kDigest) {
+          ATOLL_ASSIGN_OR_RETURN(target->digest, reader.Digest(entry));
+        }
+        const int64_t begin = std::exchange(first, first + target->param->size);
+        if (what != Reading::kValues || target->to.empty()) continue;
+        ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, begin, *target));
+        const auto not_finite = std::find_if(target->to.begin(), target->to.end(),
+                                             [](float value) { return !std::isfinite(value); });
+        if (not_finite != target->to.end()) {
+          return bad(absl::StrCat("has the value ", *not_finite, " at element ",
+                                  begin + (not_finite - target->to.begin()),
+                                  "; a model is not trained from values that are not finite"));
+        }
       }
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status ReadTensor(const SafetensorsReader& reader, const std::string& name,
+  // Finds the matrices of a block's experts of which `name` is a stack, as transformers has them in
+  // memory and some folders in files: "layers.3.mlp.experts.gate_up_proj", of each expert in turn
+  // gate and up, and "down_proj". Empty: it is none.
+  std::vector<Target*> FindStacked(const std::string& name, std::vector<int64_t>* shape) {
+    const bool down = absl::EndsWith(name, ".experts.down_proj");
+    const size_t number = name.find('.') + 1;
+    const size_t block = name.find('.', number);
+    std::vector<Target*> parts;
+    if ((!down && !absl::EndsWith(name, ".experts.gate_up_proj")) || block == std::string::npos) {
+      return parts;
+    }
+    const std::string prefix = name.substr(0, block + 1);
+    for (auto at = targets_.lower_bound(prefix);
+         at != targets_.end() && absl::StartsWith(at->first, prefix); ++at) {
+      const Param use = at->second.param->use;
+      const bool is_in =
+          down ? use == Param::kExpertDown : use == Param::kExpertGate || use == Param::kExpertUp;
+      if (is_in) parts.push_back(&at->second);
+    }
+    if (parts.empty()) return parts;
+    std::sort(parts.begin(), parts.end(),
+              [](const Target* a, const Target* b) { return a->param->offset < b->param->offset; });
+    const std::vector<int64_t>& one = parts.front()->param->shape;
+    const int64_t each = down ? 1 : 2;
+    *shape = {std::ssize(parts) / each, each * one[0], one[1]};
+    return parts;
+  }
+
+  absl::Status ReadTensor(const SafetensorsReader& reader, const std::string& name, int64_t first,
                           const Target& target) {
     if (!target.param->transposed) {
-      ATOLL_RETURN_IF_ERROR(reader.Read(name, target.to));
+      ATOLL_RETURN_IF_ERROR(reader.ReadPart(name, first, target.to));
       Add(target.param->file_offset, target.to);
       return absl::OkStatus();
     }
     buffer_.resize(target.to.size());
-    ATOLL_RETURN_IF_ERROR(reader.Read(name, buffer_));
+    ATOLL_RETURN_IF_ERROR(reader.ReadPart(name, first, buffer_));
     Transpose(buffer_, target.param->shape[0], target.param->shape[1], target.to);
     return absl::OkStatus();
   }

@@ -118,6 +118,49 @@ TEST_CASE("experts_are_written_and_read_one_by_one") {
   CHECK_FALSE(Weights(fewer).ReadFrom(folder.path()).ok());
 }
 
+TEST_CASE("stacked_experts_are_read_as_single_ones_are") {
+  const char* type = GENERATE("mixtral", "qwen3_moe");
+  const std::string counts = R"("num_local_experts": 12, "num_experts": 12,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 6, )";
+  Folder folder;
+  const Weights mixture = Weights::Random(
+      Parsed(absl::StrCat(R"({"model_type": ")", type, R"(", )", counts, kTinySizes)));
+  const int64_t d = mixture.config.d_model, f = mixture.config.experts.hidden;
+  std::vector<SafetensorsWriter::Spec> specs;
+  std::vector<std::vector<float>> tensors;
+  for (size_t l = 0; l < mixture.layouts.size(); ++l) {
+    std::vector<float> gate_up, down;
+    for (const ParamSpec& param : mixture.layouts[l].params) {
+      const auto begin = mixture.values[l].begin() + param.offset;
+      const std::vector<float> values(begin, begin + param.size);
+      const bool expert = param.use == Param::kExpertGate || param.use == Param::kExpertUp;
+      if (expert || param.use == Param::kExpertDown) {
+        std::vector<float>& stack = expert ? gate_up : down;
+        stack.insert(stack.end(), values.begin(), values.end());
+        continue;
+      }
+      specs.push_back({param.name, param.shape});
+      tensors.push_back(values);
+    }
+    if (gate_up.empty()) continue;
+    const std::string experts = absl::StrCat("model.layers.", l - 1, ".mlp.experts.");
+    specs.push_back({experts + "gate_up_proj", {12, 2 * f, d}});
+    tensors.push_back(gate_up);
+    specs.push_back({experts + "down_proj", {12, d, f}});
+    tensors.push_back(down);
+  }
+  auto writer = SafetensorsWriter::Create(folder / "model.safetensors", specs);
+  Must(writer.status());
+  for (const std::vector<float>& tensor : tensors) Must(writer->Append(tensor));
+  Must(writer->Finish());
+  Weights copy(mixture.config);
+  Must(copy.ReadFrom(folder.path()));
+  CHECK(copy.values == mixture.values);
+  ModelConfig more = mixture.config;
+  more.experts.count = 13;
+  CHECK_FALSE(Weights(more).ReadFrom(folder.path()).ok());
+}
+
 TEST_CASE("a folder written in shards and then whole holds the new model") {
   Folder folder;
   const ModelConfig config = TinyModel(ModelFamily::kLlama, false);

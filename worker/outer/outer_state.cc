@@ -37,6 +37,16 @@ ElementRange Overlap(const ShardPlacement& shard, ElementRange range) {
           std::clamp<int64_t>(range.end - shard.begin, 0, shard.elements)};
 }
 
+// Calls work(begin, end), within the part, for its elements that none of the shards has.
+template <class Work>
+void ForUnconcerned(const std::vector<ShardPlacement>& shards, const OuterRange& part,
+                    const Work& work) {
+  for (const ElementRange& gap : ListUnconcerned(shards, part.layer, part.range)) {
+    work(static_cast<size_t>(gap.begin - part.range.begin),
+         static_cast<size_t>(gap.end - part.range.begin));
+  }
+}
+
 }  // namespace
 
 OuterLayout LayoutByOwners(const IslandPlan& plan, const std::vector<ShardPlacement>& shards,
@@ -205,6 +215,10 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
       const size_t end = std::min(values.size(), begin + kElementsAtOnce);
       for (size_t i = begin; i < end; ++i) values[i] = base[i] - values[i];
     }
+    // What is not pushed of a layer is as if nothing were captured of it.
+    ForUnconcerned(command.shards, (*parts_)[p], [&](size_t begin, size_t end) {
+      std::fill(values.begin() + begin, values.begin() + end, 0.0f);
+    });
   }
   if (IsQuantized(command.encoding)) {
     if (residual_ != nullptr) *residual_after_ = *residual_;
@@ -279,7 +293,10 @@ void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
                         const std::vector<ShardPlacement>& shards) {
   const std::lock_guard lock(mutex_);
   for (size_t p = 0; p < parts_->size(); ++p) {
-    if (!Concern(shards, (*parts_)[p].layer)) (*pulled_)[p] = (*base_)[p];
+    ForUnconcerned(shards, (*parts_)[p], [&](size_t begin, size_t end) {
+      std::copy((*base_)[p].begin() + begin, (*base_)[p].begin() + end,
+                (*pulled_)[p].begin() + begin);
+    });
   }
   // A pull that ends late may still hold `pulled_`; the swap only changes the owner.
   std::swap(base_, pulled_);
@@ -288,8 +305,12 @@ void OuterState::Finish(Version version, StateStamp since, bool keep_residual,
   }
   if (residual_ != nullptr && !keep_residual) {
     for (size_t p = 0; p < parts_->size(); ++p) {
-      if (!Concern(shards, (*parts_)[p].layer)) continue;
-      std::fill((*residual_)[p].begin(), (*residual_)[p].end(), 0.0f);
+      std::vector<float> owed((*residual_)[p].size());
+      ForUnconcerned(shards, (*parts_)[p], [&](size_t begin, size_t end) {
+        std::copy((*residual_)[p].begin() + begin, (*residual_)[p].begin() + end,
+                  owed.begin() + begin);
+      });
+      (*residual_)[p] = std::move(owed);
     }
   }
   tag_ = {version, std::nullopt, since};

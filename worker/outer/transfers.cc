@@ -137,8 +137,9 @@ bool Transfers::BeginStep(Batches::iterator batch, size_t index) {
   const bool blocks =
       part.begin % kQuantBlock == 0 && (part.end % kQuantBlock == 0 || part.end == shard.elements);
   const bool one_turn =
-      batch->base_version != kNoVersion && CountTurnsSince(batch->base_version, batch->pull.version,
-                                                           shard.layer, batch->pull.fragments) == 1;
+      batch->base_version != kNoVersion &&
+      CountTurnsSince(batch->base_version, batch->pull.version, shard,
+                      Fragments{batch->pull.fragments, batch->pull.expert_fragments}) == 1;
   if (!IsQuantized(encoding) || batch->base == nullptr || !one_turn || !blocks) return false;
   PullWords(batch, index, kPullStep, encoding);
   return true;

@@ -184,6 +184,11 @@ int64_t Device::CarveRun(const EngineJob& job, void* memory) {
         DType::kInt32, 1, role_->micro_batches * role_->micro_batch_sequences * border_numbers_);
   }
   run_.totals = carver.Take(StateType(job.compute), role_->micro_batches, kLossTotals);
+  if (job.model.experts.count > 0) {
+    run_.router_share = carver.Take(StateType(job.compute), 1, 1);
+    run_.router_totals = carver.Take(StateType(job.compute), job.model.mixtures(),
+                                     kRouterTotals + job.model.experts.count);
+  }
   if (job.documents == Documents::kPairs) {
     run_.pair_totals =
         carver.Take(StateType(job.compute), 2 * role_->micro_batch_sequences, kLossTotals);

@@ -27,6 +27,7 @@ struct RunMemory {
   Tensor borders;      // of all micro-batches, see Borders: int32; absent where rows have none
   Tensor totals;       // loss by micro-batch: f32 [micro-batches, kLossTotals]
   Tensor pair_totals;  // by answer of a micro-batch's pairs; absent where rows are none
+  Tensor router_share, router_totals;  // of a mixture: see StageCall
   Tensor constants;
   Workspace workspace;
 };

@@ -162,9 +162,10 @@ absl::Status Engine::Configure(const EngineJob& job, const IslandPlan& plan, Tra
     }
   }
   const bool pairs = job.documents == Documents::kPairs;
-  table_ =
-      std::make_unique<CommitTable>(plan_, static_cast<int32_t>(job_->model.layers) + 2,
-                                    norm_counts, pairs ? static_cast<int>(job.batch_sequences) : 0);
+  table_ = std::make_unique<CommitTable>(
+      plan_, static_cast<int32_t>(job_->model.layers) + 2, norm_counts,
+      pairs ? static_cast<int>(job.batch_sequences) : 0,
+      static_cast<int>(job_->model.mixtures() * (kRouterTotals + job_->model.experts.count)));
   ATOLL_RETURN_IF_ERROR(MakeDevices());
   ATOLL_RETURN_IF_ERROR(ShareLayers());
   ATOLL_RETURN_IF_ERROR(Join(*communicators));

@@ -108,8 +108,8 @@ StageCall Executor::Call(const StageRun& run, int32_t m) {
                  .counts_hits = input_->step.counts_hits,
                  .without_adapter = input_->references};
   if (input_->train && !input_->references) {
-    call.router_share = 1.0f / static_cast<float>(input_->step.sequences);
-    call.router_totals = device_.run().totals.Rows(m, 1).Columns(kRouterTotals, 2);
+    call.router_share = device_.run().router_share;
+    call.router_totals = device_.run().router_totals;
   }
   return call;
 }
@@ -120,6 +120,20 @@ void Executor::SetChunk(int chunk, int chunks) {
 }
 
 // ---- a step ----
+
+absl::Status Executor::BeginRouters() {
+  const Tensor& totals = device_.run().router_totals;
+  if (!totals.present()) return absl::OkStatus();
+  Backend& backend = device_.compute();
+  if (router_share_.data() == nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(router_share_, HostReals::Create(backend, totals.dtype, 1));
+    ATOLL_ASSIGN_OR_RETURN(router_totals_, HostReals::Create(backend, totals.dtype, totals.size()));
+  }
+  router_share_.Set(0, 1.0 / static_cast<double>(input_->step.sequences));
+  backend.CopyToDevice(device_.stream(), device_.run().router_share, router_share_.data());
+  backend.Zero(device_.stream(), totals);
+  return absl::OkStatus();
+}
 
 absl::Status Executor::Run(const StepInput& input, StepResult* result) {
   input_ = &input;
@@ -178,6 +192,7 @@ absl::Status Executor::Begin() {
   pairs_ = LossSum();
   leads_.assign(input_->references ? static_cast<size_t>(input_->step.sequences) : 0, 0);
   backend.Zero(device_.stream(), device_.run().totals);
+  ATOLL_RETURN_IF_ERROR(BeginRouters());
   if (device_.run().borders.present()) {
     backend.CopyToDevice(device_.stream(), device_.run().borders,
                          device_.host_borders(0, 0).data());

@@ -63,20 +63,22 @@ struct StageChunks {
 
 // The commit votes that the devices of an island exchange at the commit point: one slot per layer
 // and rank (sum of squares), replica (loss, and hits of images) and device (steps taken), each
-// written by one device, and by replica the routers' losses, to which all its stages add. Where
+// written by one device, and of mixtures the routers' totals, to which all stages add. Where
 // several devices share a stage, its first one also sets into how many chunks all of them cut its
 // messages from the next step on: their collectives are of one chunk's size. An optimizer that
 // needs norms of each parameter (UpdateRule::has_norms) has slots for them behind all that, and the
-// references of pairs one each behind these.
+// references of pairs one each behind these, and last the routers' totals.
 class CommitTable {
  public:
-  static constexpr int kReplicaNumbers = 4;
+  static constexpr int kReplicaNumbers = 2;
 
   // `norm_counts`: by layer, how many norms it has; empty: none. `pairs`: of a full step.
+  // `routers`: all their totals.
   CommitTable(const IslandPlan& plan, int32_t layers, const std::vector<int>& norm_counts = {},
-              int pairs = 0);
+              int pairs = 0, int routers = 0);
 
-  int slots() const { return first_reference() + pairs_; }
+  int slots() const { return first_router() + routers_; }
+  int first_router() const { return first_reference() + pairs_; }
   int first_reference() const { return first_norms_ + parts() * param_norms(layers_); }
   // Returns the index of the norm of what one shard of owners owns of a layer.
   int norm(int32_t layer, int32_t rank, int shard) const {
@@ -85,7 +87,6 @@ class CommitTable {
   // See LossSum.
   int loss(int32_t replica) const { return norms() + kReplicaNumbers * replica; }
   int hits(int32_t replica) const { return loss(replica) + 1; }
-  int router(int32_t replica) const { return loss(replica) + 2; }  // balance, and z behind it
   int steps(size_t device) const { return first_device_ + static_cast<int>(device); }
   // The first of StageChunks::kNumbers. REQUIRES: several devices share a stage.
   int chunks(int32_t replica, int32_t stage) const {
@@ -106,7 +107,7 @@ class CommitTable {
   const CommitPosition& position(const std::string& device) const;
 
  private:
-  int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_, pairs_;
+  int layers_, ranks_, shards_, first_device_, first_chunks_, first_norms_, pairs_, routers_;
   std::vector<int> norms_before_;  // by layer, and of all at the end
   std::vector<int> first_stage_;   // of each replica among all stages, and how many there are
   std::vector<std::string> devices_;
@@ -209,6 +210,7 @@ class Executor {
   Moment Now();
   void Account();
   absl::Status Begin();
+  absl::Status BeginRouters();
   absl::Status Do(const PlanOp& op);
   absl::Status Forward(StageRun& run, int32_t m);
   absl::Status ForwardChunk(StageRun& run, int32_t m, int chunk, const Tensor& output);
@@ -279,7 +281,7 @@ class Executor {
   std::vector<StageRun> runs_;
   const StepInput* input_ = nullptr;
   StepResult* result_ = nullptr;
-  HostReals totals_, pair_totals_;
+  HostReals totals_, pair_totals_, router_share_, router_totals_;
   LossSum pairs_;              // of this device's in the step under way
   std::vector<double> leads_;  // references that it has found, by sequence of the step
   Duration waited_{0};         // for messages in this step's steady state

@@ -10,12 +10,13 @@
 namespace atl::worker {
 
 CommitTable::CommitTable(const IslandPlan& plan, int32_t layers,
-                         const std::vector<int>& norm_counts, int pairs)
+                         const std::vector<int>& norm_counts, int pairs, int routers)
     : layers_(layers),
       ranks_(TensorParallel(plan)),
       shards_(OwnershipFromPlan(plan).shards),
       first_device_(norms() + kReplicaNumbers * static_cast<int>(plan.replicas.size())),
       pairs_(pairs),
+      routers_(routers),
       devices_(ListDevices(plan)),
       positions_(PlanCommitExchange(ListDeviceSites(plan, devices_))) {
   first_chunks_ = first_device_ + static_cast<int>(devices_.size());
@@ -57,10 +58,8 @@ void Executor::FillTable(const std::vector<double>& sums, std::vector<double>* v
     if (table_.devices()[d] != device_.name()) continue;
     (*values)[table_.steps(d)] = static_cast<double>(planned[0]->optimizer_step);
   }
-  for (int32_t m = 0; role.rank == 0 && m < role.micro_batches; ++m) {
-    for (int i = 0; i < 2; ++i) {
-      (*values)[table_.router(role.replica) + i] += totals_[kLossTotals * m + kRouterTotals + i];
-    }
+  for (int i = table_.first_router(); role.rank == 0 && input_->train && i < table_.slots(); ++i) {
+    (*values)[i] += router_totals_[i - table_.first_router()];
   }
   ProposeChunks(values);
 }
@@ -199,6 +198,8 @@ absl::Status Executor::EnqueueCommit() {
     if (computes()) device_.optimizer().EnqueueSumsOfSquares(device_.role().rank);
   }
   backend.CopyToHost(device_.stream(), totals_.data(), totals);
+  const Tensor& routers = device_.run().router_totals;
+  if (routers.present()) backend.CopyToHost(device_.stream(), router_totals_.data(), routers);
   return points_ ? clock_.Mark().status() : absl::OkStatus();
 }
 
@@ -231,8 +232,10 @@ absl::Status Executor::Commit() {
   for (int r = 0; r < table_.replicas(); ++r) {
     result_->loss.nats += values[table_.loss(r)];
     result_->loss.hits += values[table_.hits(r)];
-    result_->loss.balance += values[table_.router(r)];
-    result_->loss.router_z += values[table_.router(r) + 1];
+  }
+  if (train && job_.model.experts.count > 0) {
+    result_->loss.AddRouters(std::span(values).subspan(table_.first_router()),
+                             job_.model.mixtures(), job_.model.experts.count);
   }
   result_->loss.tokens = input_->counted_tokens;
   if (input_->references) {

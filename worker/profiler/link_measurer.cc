@@ -67,6 +67,11 @@ void LinkMeasurer::MeasureNext() {
   } else {
     Do(*next, answer);
   }
+  for (LinkProfile& link : answer.links) {
+    for (const IslandMember& member : next->members) {
+      if (member.worker == link.to) link.relay = link_->FindRelay(member);
+    }
+  }
   if (next->measurer == link_->name()) options_.post(std::move(answer));
 }
 

@@ -21,6 +21,11 @@
 
 namespace atl {
 
+// Of the daemons' --relay.
+inline constexpr char kRelayHelp[] =
+    "tcp://HOST:PORT at which other members reach it: it passes on connections of members that "
+    "cannot reach each other; listens on all addresses, or at HOST if that is loopback";
+
 class Relay {
  public:
   static constexpr int kConnectionsMax = 16384;

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/net/pump.h"
+#include "common/net/relay/places.h"
 #include "common/net/relay/words.h"
 #include "common/net/testing/peer_fixture.h"
 #include "common/net/testing/test_handler.h"
@@ -118,6 +119,25 @@ TEST_CASE("an endpoint's ways and a word are read as they were made, and no othe
   REQUIRE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("127.0.0.1:7400", word)));
 }
 
+TEST_CASE("a member keeps a relay that is not named any more until another one takes its place") {
+  const RelayPlace a{"a", "a:1", "wait-a", "dial-a"}, b{"b", "b:1", "wait-b", "dial-b"};
+  const RelayPlace restarted{"a", "a:1", "wait-a2", "dial-a2"}, c{"c", "c:1", "wait-c", "dial-c"};
+  std::vector<RelayPlace> relays;
+  REQUIRE_FALSE(TakeRelays({}, &relays));
+  REQUIRE(TakeRelays({a}, &relays));
+  REQUIRE_FALSE(TakeRelays({}, &relays));  // a coordinator that has just started
+  REQUIRE(TakeRelays({b}, &relays));
+  REQUIRE(relays == std::vector{b, a});
+  REQUIRE_FALSE(TakeRelays({a, b}, &relays));
+  REQUIRE(TakeRelays({restarted, b}, &relays));
+  REQUIRE(relays == std::vector{b, restarted});
+  REQUIRE(TakeRelays({b, c}, &relays));
+  REQUIRE(relays == std::vector{b, c});
+  REQUIRE(AddRelays("tcp://h:7", relays) == "tcp://h:7,relay://b:1/dial-b,relay://c:1/dial-c");
+  REQUIRE(AddRelays("", relays).empty());
+  REQUIRE(ListStandbyWays({b}) == std::vector<LinkWay>{{"tcp://b:1", "wait-b"}});
+}
+
 TEST_CASE("workers that cannot reach each other exchange all that they have through a relay") {
   const bool keyed = GENERATE(true, false);
   const auto relay = MakeRelay();
@@ -193,7 +213,7 @@ TEST_CASE("a relay ends in the middle of a push: it goes on through the other, e
   REQUIRE(link.relays[1 - used]->counters().paired > 0);
 }
 
-TEST_CASE("a relay connects those that hold its words, and nobody else") {
+TEST_CASE("a relay connects those that hold its words, and no others") {
   const auto relay = MakeRelay();
   const auto word = [&](bool accepts, Incarnation incarnation, const std::string& member = "m") {
     return MakeRelayWord(relay->secret(), {accepts, member, incarnation});

@@ -30,7 +30,7 @@ inline constexpr size_t kLinkWaysMax = 4;
 std::vector<LinkWay> ReadLinkWays(absl::string_view endpoint);
 // "relay://203.0.113.9:7400/WORD".
 std::string MakeRelayEndpoint(const std::string& address, const std::string& word);
-// For people: "tcp://10.0.0.5:7200, relay 203.0.113.9:7400".
+// Human-readable: "tcp://10.0.0.5:7200, relay 203.0.113.9:7400".
 std::string DescribeEndpoint(absl::string_view endpoint);
 
 struct RelayWord {

@@ -44,8 +44,9 @@ void RequestGrouping(State& s, Job& job, const JobFacts& facts,
   s.out.groups.push_back(std::move(query));
 }
 
-// "10.0.0.1" of "tcp://10.0.0.1:7000"; empty: no such thing.
+// "10.0.0.1" of "tcp://10.0.0.1:7000", whatever relays follow; empty: no such thing.
 absl::string_view HostFromEndpoint(absl::string_view endpoint) {
+  endpoint = endpoint.substr(0, endpoint.find(','));
   const size_t scheme = endpoint.find("://"), port = endpoint.rfind(':');
   if (scheme == absl::string_view::npos || port <= scheme + 2) return "";
   return endpoint.substr(scheme + 3, port - scheme - 3);

@@ -73,6 +73,13 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
   } else if (plan != job.plans.end()) {  // this coordinator has not seen any set up
     query.ran = plan->second.replicas;
   }
+  for (const auto& [id, other] : job.islands) {
+    const Worker* leader = s.FindWorker(other.worker);
+    if (leader == nullptr || !leader->progress || leader->progress->job != job.id()) continue;
+    const std::vector<int64_t>& tokens = leader->progress->expert_tokens;
+    query.expert_tokens.resize(std::max(query.expert_tokens.size(), tokens.size()));
+    for (size_t e = 0; e < tokens.size(); ++e) query.expert_tokens[e] += tokens[e];
+  }
   if (!query.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, query);
   for (const IslandMember& member : island_members) {
     const Worker& worker = *s.FindWorker(member.worker);

@@ -47,6 +47,7 @@ DecisionParticipant MakeParticipant(const Job& job, const Rounds& rounds,
   p.gradient_norm = record.gradient_norm;
   p.signature = record.signature;
   if (p.signature) p.consumed = record.consumed;
+  p.expert_tokens = record.expert_tokens;
   return p;
 }
 
@@ -180,7 +181,7 @@ MergedRound Merge(const Job& job, const Rounds& rounds, const DecisionRecord& de
     const auto steps = static_cast<double>(std::max<int64_t>(1, p.inner_steps));
     input.candidates.push_back(
         {result.verdicts[i].weight, static_cast<double>(p.tokens) / steps,
-         (version - 1 - p.contribution.base_version) / job.spec().outer.fragments});
+         (version - 1 - p.contribution.base_version) / FragmentsFrom(job.spec().outer).count()});
   }
   for (auto d = rounds.decisions.rbegin();
        d != rounds.decisions.rend() && input.past_rho.size() < kRhoRounds; ++d) {
@@ -248,6 +249,22 @@ std::string Describe(const DecisionRecord& decision) {
   return text;
 }
 
+// Nothing sends these decisions any more: what is left of them is shown.
+void ForgetExpertTokens(Rounds& rounds, Version needed_after) {
+  std::vector<int64_t> old;
+  for (auto d = rounds.decisions.rbegin(); d != rounds.decisions.rend(); ++d) {
+    const DecisionRecord& decision = d->second;
+    if (decision.previous >= needed_after) continue;
+    const bool has = std::any_of(decision.participants.begin(), decision.participants.end(),
+                                 [](const auto& p) { return !p.expert_tokens.empty(); });
+    if (!has) break;
+    old.push_back(d->first);
+  }
+  for (const int64_t round : old) {
+    for (DecisionParticipant& p : rounds.EditDecision(round).participants) p.expert_tokens.clear();
+  }
+}
+
 // Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot
 // everywhere with a snapshot to spare.
 void Prune(const State& s, Job& job, Rounds& rounds) {
@@ -256,6 +273,7 @@ void Prune(const State& s, Job& job, Rounds& rounds) {
     needed_after = std::min(needed_after, link.snapshot_version);
   }
   needed_after -= GetSnapshotRounds(job);
+  ForgetExpertTokens(rounds, needed_after);
   while (static_cast<int64_t>(rounds.decisions.size()) > s.options.decisions_kept) {
     auto oldest = rounds.decisions.begin();
     if (oldest->second.previous >= needed_after) return;
@@ -303,7 +321,7 @@ std::vector<RoundCandidate> TakeCandidates(Job& job, Rounds& rounds, const Colle
     tokens += decision.participants.back().tokens;
     rounds.EditPenalty(id.island);
   }
-  const int64_t fragment = FragmentFromVersion(collecting.version, job.spec().outer.fragments);
+  const int64_t fragment = FragmentFromVersion(collecting.version, FragmentsFrom(job.spec().outer));
   for (const DecisionParticipant& p : decision.participants) {
     const ContributionRecord& record = rounds.contributions.at(p.contribution);
     candidates.push_back({p.contribution, p.tokens, EstimateLearningRateSum(job, p, tokens),
@@ -438,7 +456,7 @@ void DecideRound(State& s, Job& job, Rounds& rounds) {
 
 void PassTurn(State& s, Job& job, Rounds& rounds, const std::string& why) {
   const int64_t fragment =
-      FragmentFromVersion(job.progress.version + 1, job.spec().outer.fragments);
+      FragmentFromVersion(job.progress.version + 1, FragmentsFrom(job.spec().outer));
   PassRound(s, job, rounds, rounds.window->opened_by,
             absl::StrCat(why, ", none with fragment ", fragment));
 }

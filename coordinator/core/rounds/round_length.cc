@@ -144,7 +144,7 @@ int64_t GetSnapshotRounds(const Job& job) {
 
 int64_t StatisticsIndex(const Job& job, int64_t fragment, int64_t inner_steps) {
   if (!IsChosen(job)) return fragment;
-  return ComputeLengthClass(inner_steps) * job.spec().outer.fragments + fragment;
+  return ComputeLengthClass(inner_steps) * FragmentsFrom(job.spec().outer).count() + fragment;
 }
 
 void NoteExchange(Instant now, Job& job, IslandId island, const IslandProgress& progress) {

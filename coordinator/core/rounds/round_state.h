@@ -48,6 +48,11 @@ struct ServerLink {
   std::string logged_trouble;
 };
 
+// As servers take it in a round.
+inline RoundTerm MakeTerm(const DecisionParticipant& p) {
+  return {p.contribution, p.weight, p.tokens, p.expert_tokens};
+}
+
 struct Window {
   IslandId opened_by = -1;
   Instant opened_at{};

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/round_limit.h"
 #include "coordinator/core/islands/islands.h"
@@ -34,6 +35,22 @@ bool AreInOrder(const std::vector<PositionRange>& ranges) {
     end = range.end;
   }
   return true;
+}
+
+// Of the initial weights there are none.
+absl::Status CheckExpertTokens(const Job& job, const PushRequest& message) {
+  const std::vector<int64_t>& tokens = message.expert_tokens;
+  if (tokens.empty()) return absl::OkStatus();
+  size_t experts = 0;
+  for (const LayerSize& layer : job.record.facts->layers) {
+    experts += static_cast<size_t>(layer.experts);
+  }
+  const auto most = std::max_element(tokens.begin(), tokens.end());
+  const int64_t limit = message.tokens * job.spec().outer.expert_fragments;
+  if (tokens.size() == experts && *most <= limit && *most > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("it claims up to ", *most, " of ", message.tokens,
+                                                 " tokens an expert, of ", tokens.size(),
+                                                 " experts; the model has ", experts));
 }
 
 // Checks what a push claims, and takes its data from the leased into the pushed.
@@ -78,6 +95,7 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
     return absl::InvalidArgumentError(absl::StrCat("it claims ", message.tokens, " tokens for ",
                                                    sequences, " sequences of ", length));
   }
+  ATOLL_RETURN_IF_ERROR(CheckExpertTokens(job, message));
   return job.ledger->Push(id, message.consumed);
 }
 
@@ -86,7 +104,7 @@ void Grant(State& s, Job& job, Rounds& rounds, const Worker& worker, const Contr
   PushGrant grant{job.id(), id, {}};
   for (const GrantedPush& push : GetPushOrder(job, id.island)) {
     const ShardDescriptor& shard = job.record.shards[push.shard];
-    if (!IsPushed(job, id, shard)) continue;
+    if (!IsPushed(job, id, shard, rounds.contributions.at(id).expert_tokens)) continue;
     const int64_t size = shard.elements;
     const ElementRange range = push.elements == 0
                                    ? ElementRange{0, size}
@@ -169,11 +187,11 @@ size_t MostContributions(const OuterSpec& outer) {
 // Selects the complete contributions whose fragment the next round concerns.
 std::vector<ContributionId> InTurn(const Job& job, const Rounds& rounds) {
   std::vector<ContributionId> in_turn;
-  const int64_t fragments = job.spec().outer.fragments;
+  const Fragments fragments = FragmentsFrom(job.spec().outer);
   const Version next = job.progress.version + 1;
   for (const ContributionId& id : rounds.complete) {
-    if (fragments == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
-                              FragmentFromVersion(next, fragments)) {
+    if (fragments.count() == 1 || FragmentFromVersion(id.base_version + 1, fragments) ==
+                                      FragmentFromVersion(next, fragments)) {
       in_turn.push_back(id);
     }
   }
@@ -288,6 +306,7 @@ absl::Status TakeContribution(Job& job, const PushRequest& message) {
   record.consumed = message.consumed;
   record.skipped = message.skipped;
   record.moments = message.moments;
+  record.expert_tokens = message.expert_tokens;
   return absl::OkStatus();
 }
 
@@ -344,18 +363,27 @@ void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds) {
   }
 }
 
-bool IsPushed(const Job& job, const ContributionId& id, const ShardDescriptor& shard) {
-  return IsInTurn(id.base_version + 1, shard.layer, job.spec().outer.fragments);
+bool IsPushed(const Job& job, const ContributionId& id, const ShardDescriptor& shard,
+              const std::vector<int64_t>& expert_tokens) {
+  return IsInTurn(id.base_version + 1, shard, FragmentsFrom(job.spec().outer)) &&
+         IsSeen(expert_tokens, shard);
 }
 
 int64_t CountPushed(const Job& job, const ContributionId& id) {
+  constexpr size_t kKnownMax = 4096;
+  const auto record = job.rounds.contributions.find(id);
+  std::vector<int64_t> tokens;
+  if (record != job.rounds.contributions.end()) tokens = record->second.expert_tokens;
+  const bool all = std::find(tokens.begin(), tokens.end(), 0) == tokens.end();
   const Version version = id.base_version + 1;
   const int64_t fragment =
-      version <= 0 ? -1 : FragmentFromVersion(version, job.spec().outer.fragments);
-  const auto [known, is_new] = job.replicas().pushed.try_emplace(fragment, 0);
+      version <= 0 ? -1 : FragmentFromVersion(version, FragmentsFrom(job.spec().outer));
+  auto& pushed = job.replicas().pushed;
+  if (pushed.size() > kKnownMax) pushed.clear();
+  const auto [known, is_new] = pushed.try_emplace({fragment, all ? ContributionId() : id}, 0);
   if (!is_new) return known->second;
   ForEachHolder(job.record.shards, [&](const ShardDescriptor& shard, const ShardReplica&) {
-    known->second += IsPushed(job, id, shard) ? 1 : 0;
+    known->second += IsPushed(job, id, shard, tokens) ? 1 : 0;
   });
   return known->second;
 }

@@ -21,7 +21,7 @@ constexpr size_t kSignatureBytesMax = 1024;
 absl::Status CheckParts(const Job& job, const PushRequest& message) {
   auto part = message.parts.begin();
   for (const ShardDescriptor& shard : job.record.shards) {
-    if (!IsPushed(job, message.contribution, shard)) continue;
+    if (!IsPushed(job, message.contribution, shard, message.expert_tokens)) continue;
     int64_t next = 0;
     for (; part != message.parts.end() && part->shard == shard.shard; ++part) {
       if (part->begin != next || part->elements <= 0 || part->elements > shard.elements - next ||

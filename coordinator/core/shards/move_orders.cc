@@ -31,7 +31,7 @@ void DescribeVersion(const Job& job, ReceiveShards& message) {
                            d->second.dropped.end());
     if (d->second.version != message.version) continue;
     for (const DecisionParticipant& p : d->second.participants) {
-      if (p.accepted) message.newest.terms.push_back({p.contribution, p.weight});
+      if (p.accepted) message.newest.terms.push_back(MakeTerm(p));
     }
     message.newest.dropped = d->second.dropped;
     message.newest.image = BuildJobImage(job, d->second);

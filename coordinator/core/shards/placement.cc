@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/same_model.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/shards/move_plan.h"
 #include "coordinator/core/shards/replicas.h"
 
@@ -27,6 +28,33 @@ absl::Status TooLittle(const std::vector<ShardDescriptor>& shards,
                    servers.size(), " of them"));
 }
 
+// Elements of a layer that no shard reaches out of.
+struct Span {
+  size_t layer = 0;
+  int64_t begin = 0, elements = 0;
+  int32_t expert = -1;  // as in ShardDescriptor
+};
+
+std::vector<Span> ListSpans(const std::vector<LayerSize>& layers, bool by_expert) {
+  std::vector<Span> spans;
+  int32_t experts = 0;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const LayerSize& layer = layers[l];
+    // Statistics have shards of their own: they are stepped by another rule.
+    const int64_t trained = layer.elements - layer.statistics;
+    int64_t begin = 0;
+    for (int32_t e = 0; by_expert && e < layer.experts; ++e) {
+      if (e == 0 && layer.experts_begin > 0) spans.push_back({l, 0, layer.experts_begin});
+      begin = layer.experts_begin + e * layer.expert_elements;
+      spans.push_back({l, begin, layer.expert_elements, experts++});
+      begin += layer.expert_elements;
+    }
+    if (begin < trained) spans.push_back({l, begin, trained - begin});
+    if (layer.statistics > 0) spans.push_back({l, trained, layer.statistics});
+  }
+  return spans;
+}
+
 }  // namespace
 
 absl::Status Validate(const JobFacts& facts) {
@@ -34,7 +62,7 @@ absl::Status Validate(const JobFacts& facts) {
     return absl::InvalidArgumentError(absl::StrCat("the model has ", facts.layers.size(),
                                                    " layers; 1 to ", kPlacedLayersMax, " fit"));
   }
-  int64_t elements = 0;
+  int64_t elements = 0, experts = 0;
   for (const LayerSize& layer : facts.layers) {
     // A layer that an adapter has no part in has none.
     if (layer.elements < 0 || layer.elements > kPlacedElementsMax - elements) {
@@ -47,6 +75,16 @@ absl::Status Validate(const JobFacts& facts) {
                                                      layer.statistics, " running statistics in ",
                                                      layer.elements, " elements"));
     }
+    // No product of the three overflows: each is within limits.h.
+    const int64_t width = layer.elements - layer.statistics - layer.experts_begin;
+    if (layer.experts != 0 &&
+        (layer.experts > kMaxExpertsOfModel - experts || width <= 0 || layer.expert_elements <= 0 ||
+         layer.expert_elements > width / layer.experts)) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer.name, " has ", layer.experts,
+                                                     " experts of ", layer.expert_elements,
+                                                     " elements in ", layer.elements));
+    }
+    experts += layer.experts;
     elements += layer.elements;
   }
   if (elements == 0) return absl::InvalidArgumentError("no layer of the model has elements");
@@ -108,13 +146,11 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs,
 }
 
 absl::StatusOr<std::vector<ShardDescriptor>> CutShards(const std::vector<LayerSize>& layers,
-                                                       int64_t max_shard_bytes) {
+                                                       int64_t max_shard_bytes, bool by_expert) {
   const int64_t most = std::max<int64_t>(1, max_shard_bytes / 4);
+  const std::vector<Span> spans = ListSpans(layers, by_expert);
   int64_t count = 0;
-  for (const LayerSize& layer : layers) {
-    const int64_t trained = layer.elements - layer.statistics;
-    count += (trained + most - 1) / most + (layer.statistics + most - 1) / most;
-  }
+  for (const Span& span : spans) count += (span.elements + most - 1) / most;
   if (count > kPlacedShardsMax) {
     return absl::InvalidArgumentError(absl::StrCat("the model makes ", count, " shards of at most ",
                                                    max_shard_bytes, " bytes; ", kPlacedShardsMax,
@@ -122,24 +158,20 @@ absl::StatusOr<std::vector<ShardDescriptor>> CutShards(const std::vector<LayerSi
   }
   std::vector<ShardDescriptor> shards;
   shards.reserve(count);
-  const auto cut = [&](size_t layer, int64_t begin, int64_t elements) {
-    const int64_t parts = (elements + most - 1) / most;
+  for (const Span& span : spans) {
+    const int64_t parts = (span.elements + most - 1) / most;
+    int64_t begin = span.begin;
     for (int64_t part = 0; part < parts; ++part) {
-      const int64_t size = elements / parts + (part < elements % parts ? 1 : 0);
+      const int64_t size = span.elements / parts + (part < span.elements % parts ? 1 : 0);
       ShardDescriptor shard;
       shard.shard = static_cast<ShardId>(shards.size());
-      shard.layer = static_cast<int32_t>(layer);
+      shard.layer = static_cast<int32_t>(span.layer);
       shard.begin = begin;
       shard.elements = size;
+      shard.expert = span.expert;
       shards.push_back(shard);
       begin += size;
     }
-  };
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    // Statistics have shards of their own: they are stepped by another rule.
-    const int64_t trained = layers[layer].elements - layers[layer].statistics;
-    cut(layer, 0, trained);
-    cut(layer, trained, layers[layer].statistics);
   }
   return shards;
 }

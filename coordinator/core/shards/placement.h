@@ -29,9 +29,12 @@ std::string Difference(const JobFacts& ours, const JobFacts& theirs,
                        const std::vector<EvaluationSpec>& tasks = {});
 
 // Shards of at most `max_shard_bytes` of fp32, those of one layer equal to within one element, in
-// order of layers; without replicas. REQUIRES: valid facts. Error: too many shards.
+// order of layers; without replicas. `by_expert`: none reaches over the border of an expert, and
+// those of what lies around experts, and of each of these, are equal. REQUIRES: valid facts. Error:
+// too many shards.
 absl::StatusOr<std::vector<ShardDescriptor>> CutShards(const std::vector<LayerSize>& layers,
-                                                       int64_t max_shard_bytes);
+                                                       int64_t max_shard_bytes,
+                                                       bool by_expert = false);
 
 struct PlacementServer {
   NodeId name;

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <tuple>
 
 #include "coordinator/core/shards/replicas.h"
 
@@ -40,6 +41,30 @@ TEST_CASE("running_statistics_have_shards_of_their_own") {
   CHECK(shards[1].begin == 6);
   CHECK(shards[1].elements == 4);
   CHECK(shards[2].layer == 1);
+}
+
+TEST_CASE("shards_end_where_experts_do_and_experts_are_counted_in_all_layers") {
+  const std::vector<LayerSize> layers = {
+      {"dense", 8}, {"a", 20, 0, 2, 4, 6}, {"b", 10, 0, 2, 0, 5}};
+  const auto shards = CutShards(layers, 16, /*by_expert=*/true);
+  REQUIRE(shards.ok());
+  std::vector<std::tuple<int32_t, int64_t, int64_t, int32_t>> cut;
+  for (const ShardDescriptor& shard : *shards) {
+    cut.emplace_back(shard.layer, shard.begin, shard.elements, shard.expert);
+  }
+  CHECK(cut == std::vector<std::tuple<int32_t, int64_t, int64_t, int32_t>>{{0, 0, 4, -1},
+                                                                           {0, 4, 4, -1},
+                                                                           {1, 0, 4, -1},
+                                                                           {1, 4, 3, 0},
+                                                                           {1, 7, 3, 0},
+                                                                           {1, 10, 3, 1},
+                                                                           {1, 13, 3, 1},
+                                                                           {1, 16, 4, -1},
+                                                                           {2, 0, 3, 2},
+                                                                           {2, 3, 2, 2},
+                                                                           {2, 5, 3, 3},
+                                                                           {2, 8, 2, 3}});
+  CHECK(CutShards(layers, 16)->front().expert == -1);
 }
 
 TEST_CASE("too many shards are an error that says so") {

@@ -38,7 +38,7 @@ ShardList ListFilled(const Job& job) {
 // A round after version `base`, up to `version`, concerns one of them.
 bool Concerns(const Job& job, Version base, Version version, const ShardList& shards) {
   return std::any_of(shards.begin(), shards.end(), [&](const ShardDescriptor* shard) {
-    return HasTurnSince(base, version, shard->layer, job.spec().outer.fragments);
+    return HasTurnSince(base, version, *shard, FragmentsFrom(job.spec().outer));
   });
 }
 
@@ -81,7 +81,7 @@ Fill ChooseFill(const Job& job, const std::map<Version, std::vector<FillSource>>
   if (!fills && !Concerns(job, base, decided, lost)) return {decided, base};
   // A round for every fragment: an island pulls all layers of the version, whatever its own one is.
   const Version after = others ? std::max(decided, record.fill_version) : decided;
-  return {after + job.spec().outer.fragments, base};
+  return {after + FragmentsFrom(job.spec().outer).count(), base};
 }
 
 // Shards of the server that another one had received whole before: they are not lost, and it takes

@@ -91,11 +91,12 @@ inline void SortByRole(ShardDescriptor& shard) {
 }
 
 inline OwnedShard ToOwnedShard(const ShardDescriptor& shard) {
-  return {shard.shard, shard.layer, shard.elements, shard.begin};
+  return {shard.shard, shard.layer, shard.elements, shard.begin, shard.expert};
 }
 // `replica`: null: no server's.
 inline ShardPlacement ToPlacement(const ShardDescriptor& shard, const ShardReplica* replica) {
   ShardPlacement placement{shard.shard, shard.layer, shard.begin, shard.elements};
+  placement.expert = shard.expert;
   if (replica == nullptr) return placement;
   placement.server = replica->server;
   placement.endpoint = replica->endpoint;

@@ -80,7 +80,7 @@ std::string WhyNotCatchUp(const Job& job, const NodeId& server, Version version,
       if (!p.accepted) continue;
       std::optional<ShardId> lost;
       for (const ShardId shard : job.ShardsOn(server)) {
-        if (!IsPushed(job, p.contribution, job.shard(shard))) continue;
+        if (!IsPushed(job, p.contribution, job.shard(shard), p.expert_tokens)) continue;
         if (!staged[p.contribution].Holds(shard)) lost = shard;
       }
       if (!lost) continue;
@@ -221,7 +221,7 @@ void OnLackedShardsForgotten(State& s, Job& job, const NodeId& server) {
 }
 
 void OnServerHello(State& s, Server& server, const ServerHello& message, bool fresh) {
-  server.endpoint = CleanText(message.endpoint, 256);
+  server.endpoint = CleanText(message.endpoint, kEndpointBytesMax);
   server.public_key = CleanText(message.public_key, 64);
   server.memory_bytes = message.memory_bytes;
   server.site = CleanText(message.site, 64);

@@ -106,7 +106,7 @@ void SendCommits(State& s, Job& job, const NodeId& server, Version from) {
     if (decision == nullptr) return;
     CommitRound commit{job.id(), v, {}, decision->dropped, {}, decision->step};
     for (const DecisionParticipant& p : decision->participants) {
-      if (p.accepted) commit.terms.push_back({p.contribution, p.weight});
+      if (p.accepted) commit.terms.push_back(MakeTerm(p));
     }
     if (v == job.decided_version()) commit.image = BuildJobImage(job, *decision);
     s.SendToServer(server, std::move(commit));
@@ -208,8 +208,9 @@ void OnStatistics(State& s, Server& server, const Statistics& message) {
   }
   std::set<int32_t> expected;
   for (const ShardId shard : ListActiveOn(*job, server.record.name)) {
-    const int32_t layer = job->shard(shard).layer;
-    if (IsInTurn(message.version, layer, job->spec().outer.fragments)) expected.insert(layer);
+    const ShardDescriptor& held = job->shard(shard);
+    if (!IsInTurn(message.version, held, FragmentsFrom(job->spec().outer))) continue;
+    expected.insert(held.layer);
   }
   const size_t k = message.contributions.size();
   if (!HasStatisticsByLayer(k) && !expected.empty()) expected = {0};

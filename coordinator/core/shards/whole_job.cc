@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"
 #include "common/protocol/limits.h"
 #include "common/status.h"
@@ -146,12 +147,12 @@ absl::Status CheckCatchUp(const NodeId& server, const JobDescribed& described,
     const auto wanted = staged.find(ToContributionId(push));
     if (size != elements.end() && wanted != staged.end()) wanted->second.Add(push, size->second);
   }
-  const int64_t fragments = described.assignment.definition.spec.outer.fragments;
+  const Fragments fragments = FragmentsFrom(described.assignment.definition.spec.outer);
   for (const OwnedShard& shard : shards) {
-    if (!IsInTurn(newest.version, shard.layer, fragments)) continue;
+    if (!IsInTurn(newest.version, shard, fragments)) continue;
     for (const RoundTerm& term : newest.terms) {
       const ContributionId& c = term.contribution;
-      if (staged[c].Holds(shard.shard)) continue;
+      if (!IsSeen(term.expert_tokens, shard) || staged[c].Holds(shard.shard)) continue;
       return Lacks(absl::StrCat("parameter server ", server, " lacks island ", c.island,
                                 "'s push of shard ", shard.shard, ", which version ",
                                 newest.version, " is made of"));
@@ -171,6 +172,7 @@ absl::Status CollectShards(const Descriptions& by_server, WholeJob& whole) {
     if (first == nullptr || first->shard.shard != shard.shard) {
       first = &held;
       whole.shards.push_back({shard.shard, shard.layer, shard.begin, shard.elements, {}});
+      whole.shards.back().expert = shard.expert;
       whole.shards.back().replicas.push_back({.server = held.server, .role = ReplicaRole::kActive});
       continue;
     }
@@ -202,7 +204,7 @@ std::vector<OwnedShard> HeldBy(const NodeId& server, const WholeJob& whole) {
   std::vector<OwnedShard> held;
   ForEachReplica(whole.shards, [&](const ShardDescriptor& shard, const ShardReplica& replica) {
     if (replica.server != server) return;
-    held.push_back({shard.shard, shard.layer, shard.elements, shard.begin});
+    held.push_back(ToOwnedShard(shard));
   });
   return held;
 }

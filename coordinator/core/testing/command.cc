@@ -137,6 +137,7 @@ JobSpec ParseJobSpec(const Command& command) {
   spec.outer.shard_copies = static_cast<int>(command.Int("copies", 1));
   spec.outer.steps_per_round = command.Int("steps", 4);
   spec.outer.fragments = command.Int("fragments", 1);
+  spec.outer.expert_fragments = command.Int("expert-fragments", 1);
   spec.outer.average_moments_steps = command.Int("moments", 0);
   spec.outer.site.rounds = command.Int("site-rounds", 0);
   spec.outer.grace_seconds = command.Real("grace", 10);

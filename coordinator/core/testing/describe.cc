@@ -15,8 +15,12 @@ std::string List(const std::vector<ContributionId>& ids) {
 
 struct Describer {
   std::string operator()(const Welcome& m) const {
-    if (m.heartbeat_interval == kHeartbeatInterval) return "Welcome";
-    return absl::StrCat("Welcome, a heartbeat every ", Seconds(m.heartbeat_interval), " s");
+    std::string text = "Welcome";
+    if (m.heartbeat_interval != kHeartbeatInterval) {
+      absl::StrAppend(&text, ", a heartbeat every ", Seconds(m.heartbeat_interval), " s");
+    }
+    for (const RelayPlace& place : m.relays) absl::StrAppend(&text, ", relay ", place.address);
+    return text;
   }
   std::string operator()(const Refused& m) const {
     return absl::StrCat("Refused", m.final ? " for good" : "", ": ", m.reason);
@@ -120,6 +124,8 @@ struct Describer {
     std::string text = absl::StrCat("CommitRound ", m.version, ": ");
     absl::StrAppend(&text, absl::StrJoin(m.terms, ", ", [](std::string* out, const RoundTerm& t) {
       absl::StrAppendFormat(out, "%.4f x %s", t.weight, Describe(t.contribution));
+      if (t.expert_tokens.empty()) return;
+      absl::StrAppend(out, ", experts ", absl::StrJoin(t.expert_tokens, " "), " of ", t.tokens);
     }));
     if (!m.dropped.empty()) absl::StrAppend(&text, "; drop ", List(m.dropped));
     if (m.step.adopts != kNoVersion) absl::StrAppend(&text, "adopts ", m.step.adopts);

@@ -10,12 +10,13 @@
 //   worker a attaches [incarnation=N] [site=TEXT] [devices=N]
 //   worker a attaches incarnation=N rival    another process; the one before stays
 //   worker a dies | goes-silent | leaves
-//   worker a prepared [digest=N] [sequences=N] [measured=1] [scale=N] [heads=N] | refuses
-//   reason=TEXT
+//   worker a prepared [digest=N] [sequences=N] [measured=1] [scale=N] [heads=N] [experts=N] |
+//   refuses reason=TEXT
 //                                            scale: a model of so many times 80 elements
 //   worker a ready [speed=TOKENS_PER_S]      a heartbeat: holds the ordered version
 //   worker a leases [wanted=N] [request=N]
 //   worker a pushes [norm=X] [consumed=0-4] [base=V] [tokens=N] [generation=N] [incarnation=N]
+//          [experts=N,M]                    tokens that each saw
 //   worker a stages [shards=N]               N (or all) of the granted shards reach their servers
 //   worker a validates loss=X [version=V] [tokens=N] [set=NAME set-loss=X] [score=X [tasks=N]]
 //                                            of all tasks of its order, or of the first ones
@@ -26,7 +27,7 @@
 //          [evaluate=N,M]                   tasks "arc", "wiki", scored every N, M rounds
 //          [quantised-pulls]
 //          [from=JOB[@VERSION]]             begins with that job's parameters
-//          [island=site|all|auto] [fragments=N] [site-rounds=N]
+//          [island=site|all|auto] [fragments=N] [expert-fragments=N] [site-rounds=N]
 //          [priority=N] [weight=N]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have

@@ -32,6 +32,8 @@ void World::DoServer(const Command& command) {
     hello.endpoint = absl::StrCat("tcp://", name, ":1");
     hello.public_key = command.Text("key");
     hello.site = command.Text("site");
+    hello.relay_address = command.Text("relay");
+    hello.relay_secret = "secret";
     hello.site_only = command.Has("site-only");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     if (!command.Has("stranger")) {
@@ -170,7 +172,7 @@ Statistics World::Gram(const Server& server, const CollectStatistics& request) {
   for (const ShardPlacement& shard : view.shards) total += static_cast<double>(shard.elements);
   std::map<int32_t, double> share;
   for (const OwnedShard& shard : job.assignment.shards) {
-    if (!IsInTurn(request.version, shard.layer, view.spec.outer.fragments)) continue;
+    if (!IsInTurn(request.version, shard, FragmentsFrom(view.spec.outer))) continue;
     const auto& requested = request.shards;
     if (!requested.empty() && std::ranges::count(requested, shard.shard) == 0) continue;
     const bool by_layer = HasStatisticsByLayer(request.contributions.size());

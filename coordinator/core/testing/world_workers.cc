@@ -26,6 +26,8 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   WorkerHello hello;
   hello.peer_endpoint = absl::StrCat("tcp://", name, ":9");
   hello.site = command.Text("site");
+  hello.relay_address = command.Text("relay");
+  hello.relay_secret = "secret";
   hello.devices.resize(command.Int("devices", 1), {"cpu", 1 << 30, 1});
   hello.mark = worker.mark;
   hello.held = worker.held;
@@ -73,11 +75,17 @@ void World::DoWorker(const Command& command) {
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
     const int64_t scale = command.Int("scale", 1);
-    const JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
-                         command.Int("sequences", 1000),
-                         50,
-                         static_cast<uint64_t>(command.Int("digest", 7)),
-                         ModelSpec{.heads = command.Int("heads", 0)}};
+    JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
+                   command.Int("sequences", 1000),
+                   50,
+                   static_cast<uint64_t>(command.Int("digest", 7)),
+                   ModelSpec{.heads = command.Int("heads", 0)}};
+    LayerSize& block = facts.layers[1];
+    block.experts = static_cast<int32_t>(command.Int("experts", 0));
+    if (block.experts > 0) {
+      block.experts_begin = 4;
+      block.expert_elements = 20 / block.experts;
+    }
     JobPrepared prepared{worker.job_to_prepare, facts};
     if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
     say(std::move(prepared));
@@ -163,6 +171,10 @@ void World::Push(const NodeId& name, Worker& worker, const Command& command) {
   if (command.arguments.contains("skipped")) push.skipped = command.Ranges("skipped");
   push.moments = order.moments_version != kNoVersion && !command.Has("without-moments") &&
                  push.contribution.base_version + 1 >= order.moments_version;
+  for (const absl::string_view tokens :
+       absl::StrSplit(command.Text("experts"), ',', absl::SkipEmpty())) {
+    push.expert_tokens.push_back(std::stoll(std::string(tokens)));
+  }
   push.train_loss = 2;
   push.gradient_norm = 3;
   norms_[push.contribution] = command.Real("norm", 1);

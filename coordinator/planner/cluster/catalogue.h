@@ -85,6 +85,9 @@ struct Model {
       0;  // heads that go as one to a device; 0: any number of devices share evenly
   int64_t experts = 0;
   int64_t experts_per_token = 0;
+  // By mixture and expert, tokens as measured: the busiest device's work follows from them. Empty:
+  // all experts are chosen equally often.
+  std::vector<int64_t> expert_tokens = {};
 
   int64_t parameters() const;
 };

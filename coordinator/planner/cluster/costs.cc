@@ -168,6 +168,31 @@ double Costs::LargestPart(const Layer& layer, int tensor_parallel) const {
          (1 - layer.head_share - layer.expert_share) * even;
 }
 
+double Costs::LargestWork(const Layer& layer, int tensor_parallel) const {
+  const double part = LargestPart(layer, tensor_parallel);
+  const auto experts = static_cast<size_t>(model_.experts);
+  if (layer.expert_share == 0 || model_.expert_tokens.size() < experts) return part;
+  // A step waits for the busiest device of each mixture, on the mean over them.
+  const auto ranks = static_cast<size_t>(tensor_parallel);
+  double busiest = 0, all = 0;
+  for (size_t first = 0; first + experts <= model_.expert_tokens.size(); first += experts) {
+    double most = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const auto at = model_.expert_tokens.begin() + static_cast<std::ptrdiff_t>(first);
+      const double here =
+          std::accumulate(at + static_cast<std::ptrdiff_t>(rank * experts / ranks),
+                          at + static_cast<std::ptrdiff_t>((rank + 1) * experts / ranks), 0.0);
+      most = std::max(most, here);
+      all += here;
+    }
+    busiest += most;
+  }
+  if (all <= 0) return part;
+  const int64_t here = (model_.experts + tensor_parallel - 1) / tensor_parallel;
+  const double even = static_cast<double>(here) / static_cast<double>(model_.experts);
+  return part + layer.expert_share * (busiest / all - even);
+}
+
 double Costs::LargestStashPart(const Layer& layer, int tensor_parallel) const {
   const double part = LargestPart(layer, tensor_parallel);
   if (layer.expert_stash_bytes == 0) return part;
@@ -335,7 +360,7 @@ std::vector<LayerTimes> Costs::Times(const DeviceType& type, int tp, int micro_b
   std::vector<LayerTimes> times(layers);
   for (size_t l = 0; l < layers; ++l) {
     const double scale =
-        LargestPart(model_.layers[l], tp) / LargestPart(model_.layers[l], measured_tp);
+        LargestWork(model_.layers[l], tp) / LargestPart(model_.layers[l], measured_tp);
     LayerTimes t;
     if (below == nullptr) {
       t = (*above)[l];  // smaller than any measured: no faster than the smallest
@@ -360,7 +385,7 @@ std::vector<LayerTimes> Costs::Roofline(const DeviceType& type, int tp, int micr
   std::vector<LayerTimes> times;
   for (const Layer& layer : model_.layers) {
     const double part = LargestPart(layer, tp);
-    const double flops = layer.forward_flops * micro_batch * part;
+    const double flops = layer.forward_flops * micro_batch * LargestWork(layer, tp);
     const double stash = 2.0 * static_cast<double>(layer.stash_bytes) * micro_batch * part;
     const double trained = 2.0 * static_cast<double>(layer.parameters) * part + stash;
     const double touched = trained + static_cast<double>(layer.frozen_bytes) * part;

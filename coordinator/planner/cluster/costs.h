@@ -215,6 +215,8 @@ class Costs {
   std::vector<LayerTimes> Roofline(const DeviceType& type, int tp, int micro_batch) const;
   // Returns the part of a layer on the device that has most of it.
   double LargestPart(const Layer& layer, int tensor_parallel) const;
+  // The same of its operations, where experts are chosen as often as was measured.
+  double LargestWork(const Layer& layer, int tensor_parallel) const;
   // The same of what is kept of it from F to B.
   double LargestStashPart(const Layer& layer, int tensor_parallel) const;
 

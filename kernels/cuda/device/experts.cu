@@ -96,10 +96,19 @@ __global__ void __launch_bounds__(kRouterThreads)
 
 struct LossArgs {
   const int32_t* counts;  // null: no losses
+  const int32_t* starts;  // null: no sequence has padding
+  const float* share;
   int seq_len;
-  float balance, z;  // coefficients and shares: of a sequence, and of a token
+  float balance, z;
   View<float> terms;
 };
+
+// As expert_ops.h has it.
+__device__ bool IsPaddingHere(const int32_t* starts, int64_t n, int seq_len) {
+  const int at = static_cast<int>(n % seq_len);
+  if (starts == nullptr || at == 0 || starts[n] != at) return false;
+  return at + 1 < seq_len ? starts[n + 1] == at + 1 : starts[n - 1] == at - 1;
+}
 
 template <typename T>
 __global__ void __launch_bounds__(kRouterThreads)
@@ -123,23 +132,29 @@ __global__ void __launch_bounds__(kRouterThreads)
   }
   const int32_t* counts = nullptr;
   float loss = 0.0f, all = 1.0f;  // the token's part of the balance loss; the sum of its scores
-  const float unit = static_cast<float>(a.experts) / (static_cast<float>(l.seq_len) * l.seq_len);
-  if (l.counts != nullptr) {
+  float unit = 0.0f, of_balance = 0.0f, of_z = 0.0f, tokens = 1.0f;
+  if (l.counts != nullptr && !IsPaddingHere(l.starts, row, l.seq_len)) {
     counts = l.counts + int64_t{row / l.seq_len} * a.experts;
     float total = 0.0f;
+    int assigned = 0;
     for (int e = lane; e < a.experts; e += kWarp) {
       total += scores.At(e);
-      loss += unit * counts[e] * scores.At(e);
+      loss += counts[e] * scores.At(e);
+      assigned += counts[e];
     }
     all = scores.Divisor(GroupReduce<kWarp>(total, Sum()));
-    loss = __fdividef(GroupReduce<kWarp>(loss, Sum()), all);
+    tokens = static_cast<float>(GroupReduce<kWarp>(assigned, Sum()) / a.k);
+    unit = __fdividef(static_cast<float>(a.experts), tokens * tokens);
+    loss = __fdividef(unit * GroupReduce<kWarp>(loss, Sum()), all);
+    of_balance = l.balance * *l.share;
+    of_z = __fdividef(l.z * *l.share, tokens);
   }
   const auto dscore = [&](int e) {
     float d = 0.0f;
     for (int j = 0; j < a.k; ++j) {
       if (chosen[j] == e) d = __fdividef(a.scale * (dweight[j] - mean), sum);
     }
-    return counts == nullptr ? d : d + __fdividef(l.balance * (unit * counts[e] - loss), all);
+    return counts == nullptr ? d : d + __fdividef(of_balance * (unit * counts[e] - loss), all);
   };
   float dot = 0.0f;
   for (int e = lane; e < a.experts; e += kWarp) dot += dscore(e) * scores.At(e);
@@ -148,34 +163,44 @@ __global__ void __launch_bounds__(kRouterThreads)
   for (int e = lane; e < a.experts; e += kWarp) {
     const float s = scores.At(e), d = dscore(e);
     float dlogit = a.softmax ? s * (d - dot) : d * s * (1.0f - s);
-    if (counts != nullptr) dlogit += 2.0f * l.z * log_sum * scores.Softmax(e);
+    if (counts != nullptr) dlogit += 2.0f * of_z * log_sum * scores.Softmax(e);
     Put(dlogits.Row(row) + e, dlogit);
   }
-  if (counts == nullptr || lane != 0) return;
+  if (l.counts == nullptr || lane != 0) return;
   l.terms.Row(0)[row] = loss;
-  l.terms.Row(1)[row] = log_sum * log_sum;
+  l.terms.Row(1)[row] = counts == nullptr ? 0.0f : __fdividef(log_sum * log_sum, tokens);
 }
 
-// totals[i] += factors[i] * sum of row i.
+// totals[i] += share * sum of row i, and behind both the counts of each expert.
 __global__ void __launch_bounds__(kSortThreads)
-    RouterTotalsKernel(View<float> terms, int64_t rows, float of_balance, float of_z,
-                       float* totals) {
+    RouterTotalsKernel(View<float> terms, int64_t rows, const float* share, const int32_t* counts,
+                       int64_t sequences, int experts, float* totals) {
   for (int i = 0; i < 2; ++i) {
     double sum = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += terms.Row(i)[row];
     sum = BlockReduce(sum, 0.0, Sum());
-    if (threadIdx.x == 0) totals[i] += static_cast<float>(sum * (i == 0 ? of_balance : of_z));
+    if (threadIdx.x == 0) totals[i] += static_cast<float>(sum * *share);
+  }
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    int64_t count = 0;
+    for (int64_t s = 0; s < sequences; ++s) count += counts[s * experts + e];
+    totals[2 + e] += static_cast<float>(count);
   }
 }
 
 // Block (x, y): expert x in sequences y, y + gridDim.y, ...
 __global__ void __launch_bounds__(kSortThreads)
-    CountExpertsKernel(const int32_t* experts, int64_t each, int32_t* counts, int64_t sequences) {
+    CountExpertsKernel(const int32_t* experts, int64_t each, int k, const int32_t* starts,
+                       int32_t* counts, int64_t sequences) {
   const int expert = static_cast<int>(blockIdx.x);
   for (int64_t s = blockIdx.y; s < sequences; s += gridDim.y) {
     const int32_t* const from = experts + each * s;
     int count = 0;
-    for (int64_t a = threadIdx.x; a < each; a += blockDim.x) count += from[a] == expert ? 1 : 0;
+    for (int64_t a = threadIdx.x; a < each; a += blockDim.x) {
+      if (from[a] != expert) continue;
+      const int64_t token = (each * s + a) / k;
+      count += IsPaddingHere(starts, token, static_cast<int>(each / k)) ? 0 : 1;
+    }
     count = BlockReduce(count, 0, Sum());
     if (threadIdx.x == 0) counts[s * gridDim.x + expert] = count;
   }
@@ -375,6 +400,10 @@ RowWeights MakeRowWeights(const Op& op) {
           static_cast<int>(op.weights.cols)};
 }
 
+const int32_t* StartsOrNull(const Tensor& starts) {
+  return starts.present() ? starts.as<int32_t>() : nullptr;
+}
+
 }  // namespace
 
 void Enqueue(const Queue& queue, const RouteForward& op) {
@@ -387,13 +416,15 @@ void Enqueue(const Queue& queue, const RouteForward& op) {
 
 void Enqueue(const Queue& queue, const RouteBackward& op) {
   const RouterLosses& l = op.losses;
-  LossArgs losses{nullptr, 1, 0.0f, 0.0f, {}};
-  float per_token = 0.0f;
+  LossArgs losses{nullptr, nullptr, nullptr, 1, 0.0f, 0.0f, {}};
   if (l.present()) {
-    const int64_t seq_len = op.logits.rows / l.counts.rows;
-    per_token = l.share / static_cast<float>(seq_len);
-    losses = {l.counts.as<int32_t>(), static_cast<int>(seq_len), l.balance * l.share,
-              l.z * per_token, MakeView<float>(l.terms)};
+    losses = {l.counts.as<int32_t>(),
+              StartsOrNull(l.starts),
+              l.share.f32(),
+              static_cast<int>(op.logits.rows / l.counts.rows),
+              l.balance,
+              l.z,
+              MakeView<float>(l.terms)};
   }
   ForType(op.logits.dtype, [&]<typename T>() {
     Launch(queue, RouterGrid(op.logits), dim3(kRouterThreads), 0, "RouteBackward",
@@ -402,14 +433,16 @@ void Enqueue(const Queue& queue, const RouteBackward& op) {
   });
   if (!l.present()) return;
   Launch(queue, dim3(1), dim3(kSortThreads), 0, "RouterTotals", RouterTotalsKernel,
-         MakeView<float>(l.terms), op.logits.rows, l.share, per_token, l.totals.f32());
+         MakeView<float>(l.terms), op.logits.rows, l.share.f32(), l.counts.as<int32_t>(),
+         l.counts.rows, static_cast<int>(op.logits.cols), l.totals.f32());
 }
 
 void Enqueue(const Queue& queue, const CountExperts& op) {
   const int64_t sequences = op.counts.rows < kRowsOfGrid ? op.counts.rows : kRowsOfGrid;
   Launch(queue, dim3(static_cast<unsigned>(op.counts.cols), static_cast<unsigned>(sequences)),
          dim3(kSortThreads), 0, "CountExperts", CountExpertsKernel, op.experts.as<int32_t>(),
-         op.experts.size() / op.counts.rows, op.counts.as<int32_t>(), op.counts.rows);
+         op.experts.size() / op.counts.rows, static_cast<int>(op.experts.cols),
+         StartsOrNull(op.starts), op.counts.as<int32_t>(), op.counts.rows);
 }
 
 void Enqueue(const Queue& queue, const GroupTokens& op) {

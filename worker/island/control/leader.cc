@@ -270,6 +270,12 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
   }
   const bool overlapped = running_before || count(hooks_.transfers_started) != started_before;
   const int64_t tokens = Sequences(command.ranges) * spec_.data.sequence_length;
+  std::vector<double> router_losses;
+  std::vector<int64_t> expert_tokens;
+  for (const RouterSum& router : loss.routers) {
+    router_losses.insert(router_losses.end(), {router.balance, router.z});
+    expert_tokens.insert(expert_tokens.end(), router.tokens.begin(), router.tokens.end());
+  }
   return StepDone{tokens,
                   loss.mean(),
                   Seconds(port_->Now() - begun),
@@ -277,8 +283,10 @@ absl::StatusOr<Event> IslandLeader::Do(const TrainStep& command) {
                   tokens - loss.tokens,
                   port_->newest_gradient_norm(),
                   port_->newest_skipped(),
-                  loss.balance,
-                  loss.router_z};
+                  loss.balance(),
+                  loss.router_z(),
+                  router_losses,
+                  expert_tokens};
 }
 
 // A later leader may find them again. A reference that is not the base takes the parameters' place:

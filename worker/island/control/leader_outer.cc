@@ -154,7 +154,7 @@ void IslandLeader::StagePulled(const Staging& staging) {
 absl::StatusOr<std::function<void()>> IslandLeader::PrepareStaging() {
   const OuterSpec& outer = port_->island_job()->spec.outer;
   // A staged version is of all layers, and whole.
-  if (outer.fragments > 1 || outer.fragment_blend < 1) return nullptr;
+  if (outer.fragments * outer.expert_fragments > 1 || outer.fragment_blend < 1) return nullptr;
   ATOLL_ASSIGN_OR_RETURN(const std::set<NodeId> taken, TakeCopies({.body = AdditionCall()}));
   if (!HaveAll(taken)) return nullptr;
   return [this, followers = Followers()] {

@@ -368,10 +368,26 @@ absl::Status OuterExchange::DoDuringSteps(const ApplyCall& call, const Cancelled
   return SetHeld(call.target, call.shards, [&](int32_t layer, std::span<float> out) {
     if (cancelled()) return absl::Status(absl::AbortedError("interrupted"));
     ATOLL_RETURN_IF_ERROR(ReadLayer(call.kind, layer, out));
+    ATOLL_RETURN_IF_ERROR(LeaveUnpulled(call, layer, out));
     if (call.kind != OuterKind::kAddition || blend == 1) return absl::OkStatus();
     for (float& x : out) x *= blend;
     return absl::OkStatus();
   });
+}
+
+// Elements of the layer that were not pulled do not change.
+absl::Status OuterExchange::LeaveUnpulled(const ApplyCall& call, int32_t layer,
+                                          std::span<float> out) {
+  for (const ElementRange& range : ListUnconcerned(call.shards, layer, {0, std::ssize(out)})) {
+    const auto here =
+        out.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    if (call.kind == OuterKind::kAddition) {
+      std::fill(here.begin(), here.end(), 0.0f);
+    } else if (call.target == OuterTarget::kParameters) {
+      ATOLL_RETURN_IF_ERROR(ReadParameters(layer, range, /*of_snapshot=*/false, here));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OuterExchange::SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,

@@ -111,6 +111,7 @@ class OuterExchange {
   // with its values, of whole layers as they are read.
   absl::Status ForHeld(bool tables, const std::vector<ShardPlacement>& shards,
                        const ReadWhole& read_layer, const UseHeld& use);
+  absl::Status LeaveUnpulled(const ApplyCall& call, int32_t layer, std::span<float> out);
   absl::Status SetHeld(OuterTarget target, const std::vector<ShardPlacement>& shards,
                        const ReadWhole& read_layer);
   absl::Status SetDevices(const HeldLayer& held, OuterTarget target, std::span<const float> values);

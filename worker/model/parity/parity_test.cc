@@ -169,9 +169,9 @@ TEST_CASE("the_balance_loss_of_routers_is_transformers_of_each_sequence_and_is_n
   Fixture fixture(name, NewBackend(backend), micro_batch_rows);
   ModelRunner& runner = fixture.runner();
   const LossSum trained = Must(runner.Train(fixture.Batch(0)));
-  REQUIRE(trained.balance == Approx(fixture.Expected("balance")[0]).epsilon(kTolerance));
+  REQUIRE(trained.balance() == Approx(fixture.Expected("balance")[0]).epsilon(kTolerance));
   const LossSum evaluated = Must(runner.Evaluate(fixture.Batch(0)));
-  REQUIRE(evaluated.balance == 0);
+  REQUIRE(evaluated.balance() == 0);
   REQUIRE(evaluated.nats == Approx(trained.nats).epsilon(1e-6));
 }
 

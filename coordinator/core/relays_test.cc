@@ -1,0 +1,61 @@
+// Which relays members get, in the World's commands.
+
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/testing/shared_fixture.h"
+
+namespace atl::testing {
+namespace {
+
+MemberView FindMember(World& w, const NodeId& name) {
+  for (MemberView& member : w.core().Members(w.now())) {
+    if (member.name == name) return std::move(member);
+  }
+  FAIL("no member " << name);
+  return {};
+}
+
+TEST_CASE("members_get_a_relay_of_their_site_first_and_then_the_one_that_serves_the_fewest") {
+  World w;
+  w.DoLines({"server ps-0 attaches relay=r0:7 site=oslo", "server ps-1 attaches relay=r1:7",
+             "server ps-2 attaches relay=r2:7"});
+  CHECK(HasText(w.Do("worker a attaches site=oslo"), "-> a: Welcome, relay r0:7, relay r1:7"));
+  CHECK(FindMember(w, "a").relays == "ps-0 (at its site oslo), ps-1 (serves 0 other members)");
+  CHECK(HasText(w.Do("worker b attaches"), "-> b: Welcome, relay r2:7, relay r0:7"));
+  CHECK(FindMember(w, "ps-0").relay_address == "r0:7");
+  CHECK(FindMember(w, "ps-0").relays.empty());  // others reach it
+}
+
+TEST_CASE("a_relay_stays_for_as_long_as_it_is_there_and_another_one_takes_its_place") {
+  World w;
+  w.DoLines({"server ps-0 attaches relay=r0:7", "worker a attaches"});
+  CHECK(FindMember(w, "a").relays == "ps-0 (serves 0 other members)");
+  SECTION("others come: the first one stays") {
+    CHECK(HasText(w.Do("worker r attaches relay=r9:7"), "-> a: Welcome, relay r0:7, relay r9:7"));
+    CHECK_FALSE(HasText(w.Do("server ps-1 attaches relay=r1:7"), "-> a:"));
+  }
+  SECTION("it ends") {
+    w.Do("server ps-1 attaches relay=r1:7");
+    CHECK(HasText(w.Do("server ps-0 dies"), "-> a: Welcome, relay r1:7"));
+    CHECK(FindMember(w, "a").relays == "ps-1 (serves 0 other members)");
+  }
+  SECTION("it is another process: words of the one before are void") {
+    CHECK(HasText(w.Do("server ps-0 attaches relay=r0:8"), "-> a: Welcome, relay r0:8"));
+  }
+  SECTION("it relays no more") {
+    w.Do("server ps-0 attaches");
+    CHECK(FindMember(w, "a").relays.empty());
+  }
+}
+
+TEST_CASE("without_relays_members_are_welcomed_once") {
+  World w;
+  w.Do("server ps-0 attaches");
+  const std::string printed = w.Do("worker a attaches");
+  const size_t first = printed.find("-> a: Welcome");
+  REQUIRE(first != std::string::npos);
+  CHECK(printed.find("-> a: Welcome", first + 1) == std::string::npos);
+}
+
+}  // namespace
+}  // namespace atl::testing
