@@ -8,8 +8,8 @@ namespace atl::testing {
 namespace {
 
 MemberView FindMember(World& w, const NodeId& name) {
-  for (MemberView& member : w.core().Members(w.now())) {
-    if (member.name == name) return std::move(member);
+  for (const MemberView& member : w.core().Members(w.now())) {
+    if (member.name == name) return member;
   }
   FAIL("no member " << name);
   return {};
