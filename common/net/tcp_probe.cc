@@ -1,5 +1,6 @@
 #include "common/net/tcp_probe.h"
 
+#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

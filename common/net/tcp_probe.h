@@ -3,12 +3,12 @@
 #ifndef ATOLL_COMMON_NET_TCP_PROBE_H_
 #define ATOLL_COMMON_NET_TCP_PROBE_H_
 
-#include <netdb.h>
-
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+
+struct addrinfo;  // of <netdb.h>, whose macros are names of messages
 
 namespace atl {
 

@@ -1,5 +1,6 @@
 #include "common/net/control/reachability.h"
 
+#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
