@@ -1,6 +1,7 @@
 #include "common/model/hugging_face.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -45,11 +46,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
                 "is missing, and \"architectures\" names no class of a family that Atoll trains");
   }
   if (family == nullptr) {
+    std::set<absl::string_view> names;
+    for (const Family* known : AllFamilies()) names.insert(known->model_type);
     fields.Fail("model_type",
-                absl::StrCat("is \"", type, "\"; Atoll trains ",
-                             absl::StrJoin(AllFamilies(), ", ", [](auto* out, const Family* f) {
-                               absl::StrAppend(out, f->model_type);
-                             })));
+                absl::StrCat("is \"", type, "\"; Atoll trains ", absl::StrJoin(names, ", ")));
     return fields.status();
   }
   ModelConfig config;

@@ -171,7 +171,7 @@ double Costs::LargestPart(const Layer& layer, int tensor_parallel) const {
 double Costs::LargestWork(const Layer& layer, int tensor_parallel) const {
   const double part = LargestPart(layer, tensor_parallel);
   const auto experts = static_cast<size_t>(model_.experts);
-  if (layer.expert_share == 0 || model_.expert_tokens.size() < experts) return part;
+  if (layer.expert_share == 0 || experts == 0 || model_.expert_tokens.size() < experts) return part;
   // A step waits for the busiest device of each mixture, on the mean over them.
   const auto ranks = static_cast<size_t>(tensor_parallel);
   double busiest = 0, all = 0;
