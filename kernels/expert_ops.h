@@ -42,7 +42,7 @@ struct RouteForward {
   void Check() const;
 };
 
-// What fills a sequence up is marked by `starts` (ops.h) as documents of one token each, which no
+// Padding of a sequence is marked by `starts` (ops.h) as documents of one token each, which no
 // router counts. The sequence's last token is one if that before it is one.
 inline bool IsPadding(const int32_t* starts, int64_t n, int64_t seq_len) {
   const int64_t at = n % seq_len;

@@ -57,7 +57,7 @@ const int32_t* Starts(const Tensor& starts) {
   return starts.present() ? starts.as<int32_t>() : nullptr;
 }
 
-// Of a token's sequence: assignments by expert, and tokens.
+// Assignments of a token's sequence, by expert, and its tokens.
 struct Sequence {
   const int32_t* counts = nullptr;
   double tokens = 0;

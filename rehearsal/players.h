@@ -254,8 +254,8 @@ class Worker : public Member {
   void Do(const worker::RememberCluster& action) { mark_ = action.mark; }
   void Do(const worker::Note&) {}
   void Do(const worker::UseRelays&) {}  // links are as described
-  void Do(const MeasureLinks&) {}   // the described cluster has them
-  void Do(const TraceNextStep&) {}  // not requested
+  void Do(const MeasureLinks&) {}       // the described cluster has them
+  void Do(const TraceNextStep&) {}      // not requested
   void SetUpIfAllFollow();
   void SetUp();
   void EndSetUp(worker::Reconfigured done, Duration replay);

@@ -1,6 +1,6 @@
-// What masked documents and large vocabularies cost: attention of a sequence of eight documents
-// against one of one document, on the CPU; how full packed sequences are, for three distributions
-// of lengths; and the memory of a loss head that makes its logits by slices of rows.
+// Measures what masked documents and large vocabularies cost: attention of a sequence of eight
+// documents against one of one document, on the CPU; how full packed sequences are, for three
+// distributions of lengths; and the memory of a loss head that makes its logits by slices of rows.
 
 #include "worker/data/documents.h"
 
@@ -85,7 +85,7 @@ void MeasurePackings() {
   }
 }
 
-// Of LLaMA 3 8B, whose embedding and head alone are laid out.
+// Measures the loss head of LLaMA 3 8B: its embedding and head alone are laid out.
 void MeasureLossHead() {
   ModelConfig c;
   c.family = ModelFamily::kLlama;

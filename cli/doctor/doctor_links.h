@@ -14,7 +14,7 @@
 
 namespace atl::cli {
 
-// As CheckRoute, of a link's endpoint: where it is reached only through a relay, says so.
+// Does what CheckRoute does, of a link's endpoint; says so where only a relay reaches it.
 Finding CheckWays(const std::string& check, const std::string& endpoint);
 
 // `ahead_ms`: the coordinator's clock minus this machine's, known to within `within_ms`.

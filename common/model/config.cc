@@ -228,7 +228,7 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
                                                      family.model_type,
                                                      " has none; leave it out, or name another"));
     }
-    const auto given = [](int64_t value, int64_t usual) { return value > 0 ? value : usual; };
+    const auto given = [](int64_t value, int64_t standard) { return value > 0 ? value : standard; };
     c.experts.count = given(spec.experts, c.experts.count);
     c.experts.per_token =
         given(spec.experts_per_token, std::min(c.experts.per_token, c.experts.count));

@@ -177,7 +177,7 @@ TEST_CASE("a_row_of_documents_says_where_each_begins_and_its_first_token_is_no_t
   CHECK(BorderNumbers(config, false, 6) == 0);
   FillBorders(config, row, borders);
   CHECK(borders == std::vector<int32_t>{0, 0, 2, 2, 4, 4});
-  // What follows the last target fills the row up.
+  // The row is filled up behind the last target.
   FillBorders(config, std::vector<int32_t>{~1, 2, 3, MarkDocument(0), ~0, ~0, ~0}, borders);
   CHECK(borders == std::vector<int32_t>{0, 0, 0, 3, 4, 5});
   CHECK_FALSE(AreWhole(config, borders, 6));

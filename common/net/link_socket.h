@@ -100,7 +100,7 @@ class LinkServer {
 
   // The endpoint with its real port.
   absl::StatusOr<std::string> Bind(const std::string& endpoint);
-  // Those that connect through these relays reach this end from now on; replaces the list.
+  // Lets others connect to this end through these relays from now on; replaces the list.
   void AcceptThrough(const std::vector<LinkWay>& relays) { standby_->Set(relays); }
 
   // Z85 keys, checked before; replaces the list. Sessions that there are stay.

@@ -38,8 +38,8 @@ class Pump {
   Pump(int near, int far, Instant now)
       : near_(near), far_(far), forth_(near, far), back_(far, near), moved_at_(now) {}
 
-  // What to wait for, in poll's words; 0: nothing, not even a hang-up, which would be reported
-  // again and again.
+  // Return what to wait for, in poll's words; 0: nothing, not even a hang-up, which would be
+  // reported again and again.
   short near_events() const { return Events(forth_, back_); }
   short far_events() const { return Events(back_, forth_); }
 

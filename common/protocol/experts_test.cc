@@ -17,7 +17,7 @@ TEST_CASE("an_expert_is_weighted_by_the_tokens_that_it_saw") {
   }
   SECTION("unseen, the others have all of the weight") {
     CHECK(WeighExpert(terms, 1, weights) == std::vector<double>{0, 1});
-    // What the round clips stays clipped.
+    // A push that the round clips stays clipped.
     CHECK(WeighExpert(terms, 1, {0.1, 0.4}) == std::vector<double>{0, 0.5});
   }
   SECTION("by tokens, where the round's weights are those of tokens") {

@@ -48,7 +48,8 @@ struct PlanRequest {
   // one's site.
   std::map<std::string, double> servers = {};
   int islands_at_site = 1;
-  // Of a mixture, by mixture and expert: tokens that all islands' experts saw last; empty: unknown.
+  // Tokens that all islands' experts saw last, by mixture and expert; empty: unknown, or no
+  // mixture.
   std::vector<int64_t> expert_tokens = {};
   // How the search is made; the core leaves it as it is.
   uint64_t seed = 1;

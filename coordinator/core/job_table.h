@@ -53,8 +53,8 @@ class JobTable {
     const auto found = numbers_.find(id);
     return found == numbers_.end() ? nullptr : Find(found->second);
   }
-  // Finds a job of which nothing is to be changed that is stored, or that is looked for at the end of
-  // the Step: does not open it.
+  // Finds a job of which nothing is to be changed that is stored, or that is looked for at the end
+  // of the Step: does not open it.
   Job* Peek(int64_t number) {
     const auto found = entries_.find(number);
     return found == entries_.end() ? nullptr : found->second.job;

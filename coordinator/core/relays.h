@@ -18,7 +18,7 @@ inline constexpr size_t kRelaysByMember = 2;  // the second takes over from the 
 // the one that serves the fewest members. Members that are relays have none: others reach them.
 void AssignRelays(State& s);
 
-// As the member is to know them.
+// Names the relays that the member is to know.
 Welcome MakeWelcome(const State& s, const Member& member);
 
 // "ps-1 (at its site), ps-2 (serves 3 members)"; empty: none.

@@ -22,9 +22,7 @@ constexpr double kFigureMax = 1e18;  // of a type
 constexpr double kHostLink = 4e9;    // a copy between threads of one process
 
 // Returns whether the name is what workers without a GPU call their devices.
-bool IsHostKind(absl::string_view name) {
-  return name.substr(0, 3) == "cpu" || name.substr(0, 9) == "reference";
-}
+bool IsHostKind(absl::string_view name) { return name.substr(0, 3) == "cpu"; }
 
 std::vector<plan::BandwidthChange> ToBandwidthChanges(
     const google::protobuf::RepeatedPtrField<v1::BandwidthChange>& changes) {

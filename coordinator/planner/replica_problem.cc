@@ -63,7 +63,7 @@ class NetworkBuilder {
     return known->second;
   }
 
-  // As Together has them.
+  // Returns them as Together has them.
   const std::vector<std::pair<std::string, std::string>>& lanes() const { return lanes_; }
 
  private:

@@ -125,9 +125,7 @@ const DeviceInfo* FindDeviceInfo(const PlanRequest& request, const std::string& 
   return nullptr;
 }
 
-bool IsHost(const DeviceInfo& device) {
-  return device.kind.rfind("cpu", 0) == 0 || device.kind.rfind("reference", 0) == 0;
-}
+bool IsHost(const DeviceInfo& device) { return device.kind.rfind("cpu", 0) == 0; }
 
 AuxiliaryMemory EstimateAuxiliaryMemory(const PlanRequest& request, const IslandPlan& plan,
                                         const std::string& device) {

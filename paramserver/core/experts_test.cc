@@ -25,7 +25,7 @@ struct Mixture : ServerFixture {
       Push(Id(island, base, shard), std::vector<float>(size, value));
     }
   }
-  // What the round has made of a shard's first element, in units of a push.
+  // Returns how far the round moved a shard's first element, in units of a push.
   double Step(ShardId shard, const std::vector<float>& before) const {
     return (before[0] - Theta(shard)[0]) / assigned_rate;
   }

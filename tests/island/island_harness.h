@@ -128,7 +128,7 @@ class TestDevice {
   LossSum RunPairs(const std::vector<int32_t>& tokens, bool train);
 
   const EngineJob job_;
-  // Of pairs, without the adapter; where there is none, with the first parameters.
+  // The reference of pairs: without the adapter; where there is none, with the first parameters.
   std::unique_ptr<TestDevice> base_;
   bool base_set_ = false;
   std::unique_ptr<Backend> backend_;

@@ -171,7 +171,7 @@ TEST_CASE("islands_of_two_workers_tune_a_whole_model_by_pairs_as_one_does_throug
   for (; step < 9; ++step) {
     REQUIRE(StepPairs(group, step) == Approx(StepPairs(alone, step)).epsilon(1e-4));
   }
-  // What was found behind five steps is the folder's, as without any.
+  // References found behind five steps are those of the folder, as without any step.
   TestGroup fresh(world, 1, 2);
   fresh.Take(Pipeline("one stage", {6}, 1), {"w1"});
   REQUIRE(fresh["w1"].trainer->InitialWeights().ok());

@@ -227,9 +227,9 @@ class WorkerNode : public Member {
   void Do(const worker::InterruptStep& action);
   void Do(const worker::Follow& action);
   void Do(const worker::Unfollow& action);
-  void Do(const MeasureLinks&) {}   // the simulated planner does not request it
-  void Do(const TraceNextStep&) {}  // not requested
-  void Do(const worker::UseRelays&) {}     // no node relays
+  void Do(const MeasureLinks&) {}       // the simulated planner does not request it
+  void Do(const TraceNextStep&) {}      // not requested
+  void Do(const worker::UseRelays&) {}  // no node relays
   void Do(const worker::CancelTransfers& action);
   void Do(const worker::Stop& action);
   void Do(const worker::RememberCluster& action) { mark_ = action.mark; }

@@ -105,7 +105,7 @@ inline void AddTokens(const std::vector<int64_t>& added, std::vector<int64_t>* t
   tokens->resize(std::max(tokens->size(), added.size()));
   for (size_t i = 0; i < added.size(); ++i) (*tokens)[i] += added[i];
 }
-// Those of steps that are not known count as those around: `all` for each that is `known`.
+// Counts tokens of steps that are not known as those around: `all` for each that is `known`.
 inline void ScaleTokens(int64_t known, int64_t all, std::vector<int64_t>* tokens) {
   if (known <= 0 || known == all) return;
   const double factor = static_cast<double>(all) / static_cast<double>(known);

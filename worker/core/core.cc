@@ -115,7 +115,7 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.refused.clear();
   session_.heartbeat_interval = std::clamp<Duration>(
       welcome.heartbeat_interval, std::chrono::milliseconds(1), identity_.heartbeat_interval_max);
-  // What others are to know of it is said again.
+  // A hello says again what others are to know of it.
   if (TakeRelays(welcome.relays, &session_.relays)) {
     Emit(UseRelays{session_.relays});
     if (session_.state != Session::State::kDisconnected) {

@@ -298,15 +298,9 @@ void WorkerCore::Impl::PlanPull() {
   const Fragments fragments = FragmentsFrom(spec().outer);
   const bool all = NeedsAllLayers() || *target == base_version_;
   pull_.moments = NeedsMoments(*target);
-  StartPull pull{order_->job,
-                 ++pull_.number,
-                 *target,
-                 {},
-                 spec().outer.pull_encoding,
+  StartPull pull{order_->job,      ++pull_.number, *target,          {}, spec().outer.pull_encoding,
                  fragments.layers,
-                 /*batch=*/0,
-                 pull_.moments,
-                 fragments.experts};
+                 /*batch=*/0,      pull_.moments,  fragments.experts};
   pull_.shards.clear();
   for (ShardId shard : order_->pull_order) {
     for (const ShardPlacement& placement : order_->shards) {

@@ -183,7 +183,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
   if (adopting_ == AdoptMode::kReplace) {
     leased_.ranges.PutBack(local_.consumed);
     counters_.steps_redone += local_.steps;
-    // Of experts that had no turn, what was trained before stays.
+    // Experts that had no turn keep what they trained before.
     std::vector<int64_t> experts = std::move(local_.expert_tokens);
     local_ = Work();
     if (!pull_.shards.empty()) local_.expert_tokens = std::move(experts);
@@ -201,7 +201,7 @@ void WorkerCore::Impl::On(const Adopted& event) {
   in_flight_.reset();
 }
 
-// Those that experts without a turn have seen since their last one.
+// Keeps the tokens that experts without a turn have seen since their last one.
 void WorkerCore::Impl::KeepUnpushedTokens() {
   const Fragments fragments = FragmentsFrom(spec().outer);
   const int64_t pushed = FragmentFromVersion(in_flight_->id.base_version + 1, fragments);

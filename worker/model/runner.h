@@ -16,7 +16,7 @@
 
 namespace atl {
 
-// What the routers of a mixture's block say of a step in training: RouterLosses, means over
+// Sums what the routers of a mixture's block say of a step in training: RouterLosses, means over
 // sequences; and by expert the tokens that it saw.
 struct RouterSum {
   double balance = 0, z = 0;

@@ -215,7 +215,7 @@ absl::Status OuterState::MakeDelta(const CaptureDelta& command,
       const size_t end = std::min(values.size(), begin + kElementsAtOnce);
       for (size_t i = begin; i < end; ++i) values[i] = base[i] - values[i];
     }
-    // What is not pushed of a layer is as if nothing were captured of it.
+    // Parts of a layer that are not pushed are as if nothing were captured of them.
     ForUnconcerned(command.shards, (*parts_)[p], [&](size_t begin, size_t end) {
       std::fill(values.begin() + begin, values.begin() + end, 0.0f);
     });

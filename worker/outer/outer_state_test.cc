@@ -59,8 +59,7 @@ TEST_CASE("an expert without a turn keeps its base") {
 
 TEST_CASE("elements that no shard has are listed in the layers that shards concern") {
   const std::vector<ShardPlacement> shards = {{0, 0, 2, 3}, {1, 0, 7, 1}};
-  CHECK(ListUnconcerned(shards, 0, {0, 10}) ==
-        std::vector<ElementRange>{{0, 2}, {5, 7}, {8, 10}});
+  CHECK(ListUnconcerned(shards, 0, {0, 10}) == std::vector<ElementRange>{{0, 2}, {5, 7}, {8, 10}});
   CHECK(ListUnconcerned(shards, 1, {0, 4}) == std::vector<ElementRange>{{0, 4}});
   CHECK(ListUnconcerned({}, 0, {0, 10}).empty());
 }

@@ -9,7 +9,7 @@
 namespace atl {
 namespace {
 
-// As long as three packets to the other end of the world and back.
+// Allows three packets to the other end of the world and back.
 constexpr Duration kDirectWithin = std::chrono::seconds(2);
 // Several more, and the relay may wait for a connection of the member.
 constexpr Duration kRelayWithin = std::chrono::seconds(8);

@@ -28,7 +28,7 @@ class LinkRoute {
   // Where nothing has come of the present way in its time, connects by the next one: true.
   bool TryNext(ZmqContext& context, Socket& socket, Instant now);
 
-  // What has become of the connection.
+  // Notes what has become of the connection.
   void NoteConnected(Instant now);  // TCP is there
   void NoteUp(ZmqContext& context, Instant now);
   void NoteFailed(Instant now);  // no answer, or not the right one

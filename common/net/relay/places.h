@@ -1,4 +1,4 @@
-// What a member does with the relays that the coordinator names to it. Pure.
+// Keeps the relays that the coordinator names to a member. Pure.
 
 #ifndef ATOLL_COMMON_NET_RELAY_PLACES_H_
 #define ATOLL_COMMON_NET_RELAY_PLACES_H_

@@ -44,7 +44,7 @@ constexpr absl::string_view kNoAuthentication("\x05\x00", 2);
 constexpr absl::string_view kSucceeded("\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00", 10);
 constexpr absl::string_view kUnreachable("\x05\x04\x00\x01\x00\x00\x00\x00\x00\x00", 10);
 
-// What has come of a handshake.
+// Says how far a handshake has come.
 enum class Step { kMore, kBad, kGreeted, kRequested };
 
 struct Client {
@@ -58,10 +58,10 @@ struct Client {
   const Descriptor socket;
   const std::string peer;
   State state = State::kGreets;
-  std::string in;     // of the handshake
-  std::string asked;  // the host of its request
-  RelayWord word;     // from kWaits on
-  Instant by;         // kNever: no limit
+  std::string in;         // of the handshake
+  std::string requested;  // the host that its request names
+  RelayWord word;         // from kWaits on
+  Instant by;             // kNever: no limit
   uint32_t events = EPOLLIN;
   Client* other = nullptr;  // kPaired
 };
@@ -86,7 +86,7 @@ Step Client::Read() {
   const size_t host = at(4);
   if (at(1) != 1 || at(3) != 3 || in.size() > 7 + host) return Step::kBad;
   if (in.size() < 7 + host) return Step::kMore;
-  asked = in.substr(5, host);
+  requested = in.substr(5, host);
   return Step::kRequested;
 }
 
@@ -139,7 +139,7 @@ class Relay::Loop {
   void Fence(Member& member, const RelayWord& word);
   void Join(Client* dialler, Client* acceptor, Instant now);
   void TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now);
-  void Watch(Client& client, short events);
+  bool Watch(Client& client, short events);
   void Refuse(Client& client, absl::string_view why, Instant now);
   void End(Client& client);
   void EndLate(Instant now);
@@ -249,7 +249,7 @@ void Relay::Loop::OnHandshake(Client& client, Instant now) {
 }
 
 void Relay::Loop::OnRequest(Client& client, Instant now) {
-  const std::optional<RelayWord> word = ReadRelayWord(secret_, client.asked);
+  const std::optional<RelayWord> word = ReadRelayWord(secret_, client.requested);
   if (!word) return Refuse(client, "its word is not of this relay", now);
   if (!members_.contains(word->member) && members_.size() >= kMembersMax) {
     return Refuse(client, "it has seen too many members", now);
@@ -310,8 +310,9 @@ void Relay::Loop::Join(Client* dialler, Client* acceptor, Instant now) {
 
 void Relay::Loop::TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now) {
   if (!pair.pump.Turn(near_readable, far_readable, now)) return End(*pair.near);
-  Watch(*pair.near, pair.pump.near_events());
-  Watch(*pair.far, pair.pump.far_events());
+  const bool watched =
+      Watch(*pair.near, pair.pump.near_events()) && Watch(*pair.far, pair.pump.far_events());
+  if (!watched) return End(*pair.near);
   // The other end has as long to close.
   if (!pair.pump.ending() || pair.near->by != kNever) return;
   pair.near->by = now + Pump::kEndPause;
@@ -319,17 +320,18 @@ void Relay::Loop::TurnPair(Pair& pair, bool near_readable, bool far_readable, In
 }
 
 // One of which nothing is wanted is not watched at all: its hang-up would be reported again and
-// again.
-void Relay::Loop::Watch(Client& client, short events) {
+// again. False: the kernel lacks memory, or watches for this user.
+bool Relay::Loop::Watch(Client& client, short events) {
   const auto wanted = static_cast<uint32_t>(events);
-  if (client.events == wanted) return;
+  if (client.events == wanted) return true;
   const int fd = client.socket.get();
   epoll_event event{wanted, {.fd = fd}};
   const int operation = wanted == 0          ? EPOLL_CTL_DEL
                         : client.events == 0 ? EPOLL_CTL_ADD
                                              : EPOLL_CTL_MOD;
-  ATOLL_CHECK(epoll_ctl(epoll_.get(), operation, fd, &event) == 0);
+  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) return false;
   client.events = wanted;
+  return true;
 }
 
 void Relay::Loop::Refuse(Client& client, absl::string_view why, Instant now) {

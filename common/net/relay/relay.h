@@ -6,7 +6,7 @@
 // of links (session.h) begin and end at the members: a relay sees what a router sees.
 //
 // Bounded: connections by address and in all (ShareOfDescriptors), a Pump's buffers for each pair,
-// time for a handshake. Fair: a pair passes one buffer a turn. Fenced: the first word of a newer
+// time for a handshake. Fair: a pair passes one buffer a turn. Fenced: the first word from a newer
 // incarnation ends all connections of older ones, and words of another process of the relay are
 // invalid. Only members are reached: a word names no address.
 
@@ -21,7 +21,7 @@
 
 namespace atl {
 
-// Of the daemons' --relay.
+// Describes the daemons' --relay.
 inline constexpr char kRelayHelp[] =
     "tcp://HOST:PORT at which other members reach it: it passes on connections of members that "
     "cannot reach each other; listens on all addresses, or at HOST if that is loopback";

@@ -80,23 +80,23 @@ class Stranger {
   // Greets and makes its request.
   void Request(const std::string& word) {
     Say(absl::string_view("\x05\x01\x00", 3));
-    REQUIRE(Hear(2) == std::string("\x05\x00", 2));
+    REQUIRE(Receive(2) == std::string("\x05\x00", 2));
     Say(std::string("\x05\x01\x00\x03", 4) + static_cast<char>(word.size()) + word +
         std::string("\x00\x01", 2));
   }
   // Fewer: the relay has ended the connection.
-  std::string Hear(size_t bytes) {
+  std::string Receive(size_t bytes) {
     std::string text(bytes, '\0');
     const ssize_t got = recv(socket_.get(), text.data(), bytes, MSG_WAITALL);
     text.resize(got < 0 ? 0 : static_cast<size_t>(got));
     return text;
   }
-  bool HearsRefusal() {
-    const std::string answer = Hear(10);
-    return (answer.empty() || answer[1] != 0) && Hear(1).empty();
+  bool IsRefused() {
+    const std::string answer = Receive(10);
+    return (answer.empty() || answer[1] != 0) && Receive(1).empty();
   }
-  bool HearsSuccess() {
-    const std::string answer = Hear(10);
+  bool IsConnected() {
+    const std::string answer = Receive(10);
     return answer.size() == 10 && answer[1] == 0;
   }
 
@@ -220,31 +220,31 @@ TEST_CASE("a relay connects those that hold its words, and no others") {
   };
   Stranger early(*relay), made_up(*relay), web(*relay);
   early.Request(word(false, 1));
-  REQUIRE(early.HearsRefusal());  // the member is not there
+  REQUIRE(early.IsRefused());  // the member is not there
   made_up.Request(MakeRelayWord("another secret", {true, "m", 1}));
-  REQUIRE(made_up.HearsRefusal());
+  REQUIRE(made_up.IsRefused());
   web.Say("GET / HTTP/1.1\r\n\r\n");
-  REQUIRE(web.HearsRefusal());
+  REQUIRE(web.IsRefused());
 
   Stranger member(*relay), dialler(*relay), of_another(*relay);
   member.Request(word(true, 1));
   Await([&] { return relay->counters().waiting == 1; });
   of_another.Request(word(false, 1, "n"));
-  REQUIRE(of_another.HearsRefusal());
+  REQUIRE(of_another.IsRefused());
   dialler.Request(word(false, 1));
-  REQUIRE(dialler.HearsSuccess());
-  REQUIRE(member.HearsSuccess());
+  REQUIRE(dialler.IsConnected());
+  REQUIRE(member.IsConnected());
   dialler.Say("there");
-  REQUIRE(member.Hear(5) == "there");
+  REQUIRE(member.Receive(5) == "there");
   member.Say("and back");
-  REQUIRE(dialler.Hear(8) == "and back");
+  REQUIRE(dialler.Receive(8) == "and back");
 
   Stranger newer(*relay), older(*relay);
   newer.Request(word(true, 2));
-  REQUIRE(member.Hear(1).empty());  // its process has been replaced
-  REQUIRE(dialler.Hear(1).empty());
+  REQUIRE(member.Receive(1).empty());  // its process has been replaced
+  REQUIRE(dialler.Receive(1).empty());
   older.Request(word(true, 1));
-  REQUIRE(older.HearsRefusal());
+  REQUIRE(older.IsRefused());
   const Relay::Counters counters = relay->counters();
   REQUIRE(counters.paired == 1);
   REQUIRE(counters.refused == 5);
@@ -257,13 +257,13 @@ TEST_CASE("what one end sends is held back, bounded, until the other takes it") 
   Await([&] { return relay->counters().waiting == 1; });
   dialler.Request(MakeRelayWord(relay->secret(), {false, "m", 1}));
   Await([&] { return relay->counters().pairs == 1; });
-  REQUIRE(dialler.HearsSuccess());
-  REQUIRE(member.HearsSuccess());
+  REQUIRE(dialler.IsConnected());
+  REQUIRE(member.IsConnected());
   const std::string text = RandomText(32 << 20);
   std::thread sender([&] { dialler.Say(text); });
-  const std::string heard = member.Hear(text.size());
+  const std::string received = member.Receive(text.size());
   sender.join();
-  REQUIRE(heard == text);
+  REQUIRE(received == text);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ void Standby::Turn(const std::map<std::string, int>& used, Instant now) {
   for (Place& place : places_) {
     const auto found = used.find(place.route);
     const int in_use = found == used.end() ? 0 : found->second;
-    // As many as were in use at a time have been kept; one that broke ZMTP is not made again.
+    // Keeps as many as were in use at a time; libzmq does not replace one that broke ZMTP.
     if (in_use == 0 && place.made > 2 * kSpareMin && now - place.renewed_at >= kRetry) {
       End(place);
       place.renewed_at = now;

@@ -20,7 +20,7 @@ constexpr size_t kTagBytes = 16;
 constexpr size_t kMemberBytesMax = 128;
 constexpr char kScheme[] = "relay://";
 
-// Of 128 bits, as hexadecimal digits.
+// Makes 128 bits, as hexadecimal digits.
 std::string MakeTag(const std::string& secret, const std::string& text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> out{};
   unsigned int bytes = 0;

@@ -30,7 +30,7 @@ class RoundScale {
     }
   }
 
-  // As JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
+  // Returns JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
   // beyond both is neither.
   double GetExcess(const RoundCandidate& candidate, double norm) const {
     const auto like = islands_.find(candidate.statistics);
@@ -40,9 +40,9 @@ class RoundScale {
       norms.push_back(most.first);
       sizes.push_back(most.second);
     }
-    const double usual = Median(norms), usual_size = Median(sizes);
-    if (usual <= 0 || usual_size <= 0) return 0;
-    return std::min(norm / usual, norm / candidate.learning_rate_sum / usual_size);
+    const double middle = Median(norms), middle_size = Median(sizes);
+    if (middle <= 0 || middle_size <= 0) return 0;
+    return std::min(norm / middle, norm / candidate.learning_rate_sum / middle_size);
   }
 
  private:

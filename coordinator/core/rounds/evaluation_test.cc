@@ -208,7 +208,7 @@ TEST_CASE("a spare worker that never pulls the version leaves it to an island") 
   CHECK(w.Order("a").validate_version == kNoVersion);
   w.Do("wait 200");
   CHECK(w.Order("a").validate_version == 2);
-  CHECK(w.Order("c").job.empty());  // stopped
+  CHECK(w.Order("c").job.empty());   // stopped
   CHECK(w.Job().evaluator.empty());  // it is not taken again
 }
 

@@ -48,7 +48,7 @@ struct ServerLink {
   std::string logged_trouble;
 };
 
-// As servers take it in a round.
+// Makes the term that servers take in a round.
 inline RoundTerm MakeTerm(const DecisionParticipant& p) {
   return {p.contribution, p.weight, p.tokens, p.expert_tokens};
 }

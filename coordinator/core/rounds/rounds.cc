@@ -37,7 +37,7 @@ bool AreInOrder(const std::vector<PositionRange>& ranges) {
   return true;
 }
 
-// Of the initial weights there are none.
+// Initial weights have none.
 absl::Status CheckExpertTokens(const Job& job, const PushRequest& message) {
   const std::vector<int64_t>& tokens = message.expert_tokens;
   if (tokens.empty()) return absl::OkStatus();

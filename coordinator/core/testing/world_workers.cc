@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "coordinator/core/testing/world.h"
 
@@ -54,6 +55,24 @@ ValidationResult MakeValidationResult(const IslandOrder& order, const Command& c
   return result;
 }
 
+JobPrepared MakeJobPrepared(const NodeId& name, const JobId& job, const Command& command) {
+  const int64_t scale = command.Int("scale", 1);
+  JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
+                 command.Int("sequences", 1000),
+                 50,
+                 static_cast<uint64_t>(command.Int("digest", 7)),
+                 ModelSpec{.heads = command.Int("heads", 0)}};
+  LayerSize& block = facts.layers[1];
+  block.experts = static_cast<int32_t>(command.Int("experts", 0));
+  if (block.experts > 0) {
+    block.experts_begin = 4;
+    block.expert_elements = 20 / block.experts;
+  }
+  JobPrepared prepared{job, facts};
+  if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
+  return prepared;
+}
+
 }  // namespace
 
 void World::DoWorker(const Command& command) {
@@ -74,21 +93,7 @@ void World::DoWorker(const Command& command) {
     worker.alive = !worker.member.job.empty() || worker.order.shared;  // islands shared work on
     say(Leaving{"stopped by its operator"});
   } else if (verb == "prepared") {
-    const int64_t scale = command.Int("scale", 1);
-    JobFacts facts{{{"embedding", 40 * scale}, {"block", 30 * scale}, {"head", 10 * scale}},
-                   command.Int("sequences", 1000),
-                   50,
-                   static_cast<uint64_t>(command.Int("digest", 7)),
-                   ModelSpec{.heads = command.Int("heads", 0)}};
-    LayerSize& block = facts.layers[1];
-    block.experts = static_cast<int32_t>(command.Int("experts", 0));
-    if (block.experts > 0) {
-      block.experts_begin = 4;
-      block.expert_elements = 20 / block.experts;
-    }
-    JobPrepared prepared{worker.job_to_prepare, facts};
-    if (command.Int("measured", 0) != 0) prepared.profiles.push_back({name + "/0", "cpu", "1", 7});
-    say(std::move(prepared));
+    say(MakeJobPrepared(name, worker.job_to_prepare, command));
   } else if (verb == "refuses") {
     say(JobRefused{worker.job_to_prepare, command.Text("reason")});
   } else if (verb == "ready") {

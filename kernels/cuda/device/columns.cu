@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
   dpositions.Row(positions.offset + t)[col] += sum;
 }
 
-// Of several documents a position is summed like a token: each row is read once.
+// Makes keys of positions: with several documents one is summed like a token, each row read once.
 __global__ void __launch_bounds__(kThreads)
     PositionKeysKernel(Positions positions, int64_t rows, int32_t* keys) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -103,7 +103,7 @@ struct LossArgs {
   View<float> terms;
 };
 
-// As expert_ops.h has it.
+// Says what IsPadding (expert_ops.h) says.
 __device__ bool IsPaddingHere(const int32_t* starts, int64_t n, int seq_len) {
   const int at = static_cast<int>(n % seq_len);
   if (starts == nullptr || at == 0 || starts[n] != at) return false;
