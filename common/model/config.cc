@@ -232,7 +232,14 @@ absl::StatusOr<ModelConfig> ModelConfigFromSpec(const ModelSpec& spec, int64_t s
     c.experts.count = given(spec.experts, c.experts.count);
     c.experts.per_token =
         given(spec.experts_per_token, std::min(c.experts.per_token, c.experts.count));
+    // A shared one stays as many times as wide.
+    const int64_t shared = c.experts.shared_hidden / c.experts.hidden;
     c.experts.hidden = given(spec.expert_hidden, c.experts.hidden);
+    c.experts.shared_hidden = shared * c.experts.hidden;
+    // config.json has one width of both.
+    const bool one_width =
+        spec.family == ModelFamily::kMixtral || spec.family == ModelFamily::kOlmoe;
+    if (one_width) c.ffn = c.experts.hidden;
   }
   ATOLL_RETURN_IF_ERROR(c.Validate());
   return c;

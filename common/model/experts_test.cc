@@ -54,6 +54,26 @@ TEST_CASE("blocks_have_experts_by_step_and_list") {
   CHECK(layouts[4].Find(Param::kRouter) != nullptr);
 }
 
+TEST_CASE("experts_that_a_job_file_gives_numbers_of_come_back_from_config_json") {
+  ModelSpec spec;
+  spec.family = GENERATE(ModelFamily::kMixtral, ModelFamily::kOlmoe, ModelFamily::kQwen2Moe,
+                         ModelFamily::kQwen3Moe, ModelFamily::kDots1);
+  spec.hidden = 16;
+  spec.layers = 2;
+  spec.heads = 2;
+  spec.feed_forward = 40;
+  spec.experts = 5;
+  spec.experts_per_token = 2;
+  spec.expert_hidden = 24;
+  const auto config = ModelConfigFromSpec(spec, 32);
+  REQUIRE(config.ok());
+  CHECK(config->experts.count == 5);
+  CHECK(config->experts.hidden == 24);
+  const auto again = ParseModelConfig(FormatModelConfig(*config), "config.json");
+  REQUIRE(again.ok());
+  CHECK(again->experts == config->experts);
+}
+
 TEST_CASE("numbers_of_experts_that_no_mixture_has_are_refused") {
   const auto refusal = [](auto change) {
     ModelConfig config = Mixture();

@@ -3,7 +3,6 @@
 #include "absl/strings/str_replace.h"
 
 namespace atl {
-namespace {}  // namespace
 
 std::vector<std::string_view> XmlElements(std::string_view xml, std::string_view name) {
   const std::string begin = "<" + std::string(name), end = "</" + std::string(name) + ">";

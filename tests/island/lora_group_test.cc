@@ -188,6 +188,22 @@ TEST_CASE("islands_of_two_workers_tune_a_whole_model_by_pairs_as_one_does_throug
   CHECK(loss->loss < 0.99 * std::log(2));
 }
 
+// As where a validation broke off while it found them.
+TEST_CASE("a_validation_whose_references_are_known_in_part_brings_the_parameters_back") {
+  PairWorld world;
+  world.spec.adapter = {};
+  TestGroup group(world, 1, 2);
+  group.Take(Pipeline("one stage", {6}, 1), {"w1"});
+  TestLeader& leader = *group["w1"].trainer;
+  REQUIRE(leader.InitialWeights().ok());
+  const double first = leader.Evaluate(kBatch, 0)->loss;  // there are 12
+  for (int64_t step = 0; step < 3; ++step) StepPairs(group, step);
+  const double before = leader.Evaluate(kBatch, 0)->loss;
+  CHECK(before != first);
+  REQUIRE(leader.Validate().ok());
+  CHECK(leader.Evaluate(kBatch, 0)->loss == before);
+}
+
 // Layers without an adapter's parameters have nothing to fetch, and are whole again.
 TEST_CASE("a_step_of_adapters_whose_owners_have_taken_it_counts_and_others_follow") {
   CheckOwnersStepCounts(LoraWorld());

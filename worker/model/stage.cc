@@ -1,7 +1,6 @@
 #include "worker/model/stage.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "worker/model/exec.h"
 

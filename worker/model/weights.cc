@@ -151,10 +151,12 @@ class ShardReader {
       }
       ATOLL_RETURN_IF_ERROR(reader.CheckType(name));
       int64_t first = 0;
+      uint64_t digest = 0;
+      if (what == Reading::kDigest) {
+        ATOLL_ASSIGN_OR_RETURN(digest, reader.Digest(entry));
+      }
       for (Target* target : parts) {
-        if (what == Reading::kDigest) {
-          ATOLL_ASSIGN_OR_RETURN(target->digest, reader.Digest(entry));
-        }
+        target->digest = digest;
         const int64_t begin = std::exchange(first, first + target->param->size);
         if (what != Reading::kValues || target->to.empty()) continue;
         ATOLL_RETURN_IF_ERROR(ReadTensor(reader, name, begin, *target));

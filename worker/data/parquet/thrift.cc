@@ -6,7 +6,7 @@ namespace atl::parquet {
 namespace {
 
 constexpr int kLevelsMax = 64;
-constexpr int64_t kValuesMax = 1 << 24;
+constexpr int64_t kValuesMax = 1 << 24, kIdMax = INT16_MAX;
 enum Type { kStop, kTrue, kFalse, kByte, kInt16, kInt32, kInt64, kDouble, kBinary, kList, kSet };
 constexpr int kStructType = 12;  // Parquet has no maps, which are 11
 
@@ -19,12 +19,13 @@ class ThriftReader {
 
   ThriftValue Struct(int level) {
     ThriftValue value{.kind = ThriftValue::Kind::kStruct};
-    for (int id = 0; ok_;) {
+    for (int64_t id = 0; ok_;) {
       const uint8_t head = Byte();
       if (head == 0) break;
-      id = (head >> 4) != 0 ? id + (head >> 4) : static_cast<int>(Int());
+      id = (head >> 4) != 0 ? id + (head >> 4) : Int();
+      ok_ = ok_ && id >= 0 && id <= kIdMax;
       value.children.push_back(Value(head & 0xf, level + 1));
-      value.children.back().id = id;
+      value.children.back().id = static_cast<int>(id);
     }
     return value;
   }

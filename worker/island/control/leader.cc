@@ -325,11 +325,13 @@ absl::Status IslandLeader::FindValidationReferences() {
   for (int set = 0; set <= static_cast<int>(spec_.data.validation.size()); ++set) {
     const PositionRange all =
         port_->SelectValidationPositions(set, spec_.schedule.validation_sequences);
-    const int64_t end = std::min(all.end, all.begin + spec_.inner.batch_sequences);
-    if (all.begin >= all.end) continue;
-    ATOLL_RETURN_IF_ERROR(
-        FindReferences({.ranges = {{all.begin, end}}, .validation = true}, {{end, all.end}})
-            .status());
+    // Of each batch: where a former attempt broke off, the first ones alone are known.
+    for (int64_t first = all.begin; first < all.end; first += spec_.inner.batch_sequences) {
+      const int64_t end = std::min(all.end, first + spec_.inner.batch_sequences);
+      ATOLL_RETURN_IF_ERROR(
+          FindReferences({.ranges = {{first, end}}, .validation = true}, {{end, all.end}})
+              .status());
+    }
   }
   return absl::OkStatus();
 }
