@@ -11,6 +11,7 @@
 #include "coordinator/core/removal.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/shards/whole_job.h"
+#include "coordinator/core/sharing/spares.h"
 
 namespace atl::coord {
 namespace {
@@ -36,6 +37,8 @@ DecisionRecord DecisionFrom(const JobId& job, const CommitRound& newest) {
     DecisionParticipant p;
     p.contribution = term.contribution;
     p.weight = term.weight;
+    p.tokens = term.tokens;
+    p.expert_tokens = term.expert_tokens;
     p.accepted = true;
     p.reason = decision.closed_because;
     decision.participants.push_back(std::move(p));
@@ -215,6 +218,8 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (whole->newest != nullptr) TakeNewest(job, *whole);
   VacateIslands(s, job, image, reason);
   DropUndecided(s, job, by_server, whole->newest);
+  Worker* const spare = job.spare ? s.FindWorker(job.spare->worker) : nullptr;
+  if (spare != nullptr) ReleaseSpare(s, *spare, reason);
   const JobState before = progress.state;
   const bool stays = before == JobState::kPaused || job.ended();
   s.SetState(job,

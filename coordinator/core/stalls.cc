@@ -84,6 +84,7 @@ void ExcuseStall(State& s, Duration late) {
   s.jobs.ForEachLive([&](Job& job) {
     for (auto& [id, watch] : job.watches) watch.since = std::min(s.now, watch.since + late);
     for (auto& [id, call] : job.called) call.since = std::min(s.now, call.since + late);
+    if (job.spare) job.spare->since = std::min(s.now, job.spare->since + late);
   });
 }
 

@@ -177,7 +177,7 @@ bool Checker::Take(const DecisionParticipant& p, Made& made) {
 void Checker::Decided(const DecisionRecord& decision) {
   std::vector<RoundTerm> terms;
   for (const DecisionParticipant& p : decision.participants) {
-    if (p.accepted) terms.push_back({p.contribution, p.weight});
+    if (p.accepted) terms.push_back({p.contribution, p.weight, p.tokens, p.expert_tokens});
   }
   if (decision.round <= newest_round_) {
     const auto before = made_.find(decision.round);
@@ -252,7 +252,7 @@ void Checker::CheckWeights(const DecisionRecord& decision) {
   for (const DecisionParticipant& p : decision.participants) {
     if (!p.accepted) continue;
     weights += p.weight;
-    terms.push_back({p.contribution, p.weight});
+    terms.push_back({p.contribution, p.weight, p.tokens, p.expert_tokens});
     if (decision.version == 0) continue;
     const double share = static_cast<double>(p.tokens) / static_cast<double>(tokens);
     // Robust merges move shares between islands, within the round.

@@ -212,6 +212,19 @@ TEST_CASE("a spare worker that never pulls the version leaves it to an island") 
   CHECK(w.Job().evaluator.empty());  // it is not taken again
 }
 
+TEST_CASE("a spare worker that is slower than rounds has no more time than one that stands still") {
+  World w;
+  w.StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=1 tokens=2000");
+  w.DoLines({"worker a validates loss=5 score=0.25", "worker c attaches", "worker c prepared",
+             "worker c lags"});
+  for (int round = 1; round <= 6 && !w.Job().evaluator.empty(); ++round) {
+    w.Contribute("a", 4);
+    w.DoLines({"servers answer", "wait 60"});
+  }
+  CHECK(w.Job().evaluator.empty());
+  CHECK(w.Order("a").validate_version == w.Job().summary.version);
+}
+
 TEST_CASE("a spare worker that has found other data evaluates nothing") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=2 tokens=2000");

@@ -84,6 +84,22 @@ TEST_CASE("a coordinator that starts again sends the tokens of what it had decid
   CHECK(mixture.world.Job().version == 1);
 }
 
+TEST_CASE("a job that is rebuilt from its servers has the tokens of its newest round") {
+  Mixture mixture;
+  mixture.Pushes("a", "7,0");
+  mixture.world.Do("worker a stages");
+  mixture.Pushes("b", "3,40");
+  mixture.world.DoLines(
+      {"worker b stages", "servers answer", "coordinator is-lost",
+       "server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+       "worker b attaches incarnation=1", "servers answer", "wait 10", "adopt lm-1"});
+  REQUIRE(mixture.world.reply().ok());
+  const DecisionRecord newest = mixture.world.Stored<DecisionRecord>().back();
+  REQUIRE(newest.participants.size() == 2);
+  CHECK(newest.participants[0].expert_tokens == std::vector<int64_t>{7, 0});
+  CHECK(newest.participants[0].tokens == 40);
+}
+
 TEST_CASE("experts take turns and all else is in every round") {
   Mixture mixture("expert-fragments=2");
   mixture.Pushes("a", "7,5");

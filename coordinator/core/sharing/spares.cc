@@ -40,6 +40,14 @@ Worker* FindSpare(State& s, const Job& job) {
   return job.spare ? s.FindWorker(job.spare->worker) : nullptr;
 }
 
+// Returns whether it has pulled what it was given last.
+bool HasNewest(const State& s, const Job& job) {
+  const Worker* worker = s.FindWorker(job.spare->worker);
+  return worker != nullptr && worker->progress && worker->progress->job == job.id() &&
+         worker->progress->generation == job.spare->generation &&
+         worker->progress->base_version == job.spare->newest;
+}
+
 Instant AnswerDeadline(const State& s, const Job& job) {
   const bool adopted = SpareHasVersion(s, job);
   return job.spare->since + (adopted ? s.options.final_evaluation_limit : kAdoptsWithin);
@@ -169,17 +177,15 @@ bool GiveToSpare(State& s, Job& job) {
   if (!job.spare) return false;
   job.spare->evaluates = job.spare->agrees && !doubted;
   if (!job.spare->evaluates) return false;
+  // Rounds that are shorter than its pulls give it no more time.
+  if (job.spare->newest == kNoVersion || HasNewest(s, job)) job.spare->since = s.now;
   job.spare->newest = job.progress.validate_version;
-  job.spare->since = s.now;
   s.Touch(job);
   return true;
 }
 
 bool SpareHasVersion(const State& s, const Job& job) {
-  const Worker* worker = job.spare ? s.FindWorker(job.spare->worker) : nullptr;
-  return worker != nullptr && worker->progress && worker->progress->job == job.id() &&
-         worker->progress->generation == job.spare->generation &&
-         worker->progress->base_version == job.progress.validate_version;
+  return job.spare && job.spare->newest == job.progress.validate_version && HasNewest(s, job);
 }
 
 bool AdvanceSpare(State& s, Job& job) {
