@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "worker/core/leases.h"
 #include "worker/core/testing/fixture.h"
 
 namespace atl::worker {

@@ -283,8 +283,11 @@ LayerCall Stage::Call(const StageCall& call, const ForwardSlot& slot, int chunk,
   }
   RouterCall router;
   const int64_t block = options_.first_layer + index - 1;
-  if (index >= 0 && call.router_totals.present() && model_.config().HasExperts(block)) {
-    const int64_t row = model_.config().MixtureIndex(block);
+  const ModelConfig& config = model_.config();
+  // The first layer and the last one are no blocks.
+  if (call.router_totals.present() && block >= 0 && block < config.layers &&
+      config.HasExperts(block)) {
+    const int64_t row = config.MixtureIndex(block);
     router = {call.router_share, call.router_totals.Rows(row, 1), borders.at};
   }
   return {call.backend,   call.stream,       call.workspace, ChunkShape(slot, chunk),

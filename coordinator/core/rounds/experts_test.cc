@@ -9,7 +9,7 @@ namespace atl::testing {
 namespace {
 
 bool HasText(const std::string& text, absl::string_view what) {
-  return text.find(what) != std::string::npos;
+  return text.find(std::string(what)) != std::string::npos;
 }
 
 struct Mixture {
@@ -19,7 +19,7 @@ struct Mixture {
                    "worker a prepared experts=2", "worker b prepared experts=2", "servers answer",
                    "worker a pushes", "worker a stages", "servers answer", "worker a ready",
                    "worker b ready"});
-    REQUIRE(world.Job().version == 0);
+    REQUIRE(world.Job().summary.version == 0);
   }
   void Pushes(const std::string& worker, const std::string& experts) {
     world.Do(absl::StrCat("worker ", worker, " leases wanted=4"));
@@ -57,7 +57,7 @@ TEST_CASE("an expert without tokens is neither granted nor waited for") {
   const std::string round = mixture.world.Do("servers answer");
   CHECK(HasText(round, "experts 7 0 of 40"));
   CHECK(HasText(round, "experts 3 40 of 40"));
-  CHECK(mixture.world.Job().version == 1);
+  CHECK(mixture.world.Job().summary.version == 1);
 }
 
 TEST_CASE("a push that claims more tokens than it has restarts its island") {
@@ -81,7 +81,7 @@ TEST_CASE("a coordinator that starts again sends the tokens of what it had decid
                             mixture.world.Do("server ps-0 attaches") +
                             mixture.world.Do("servers answer");
   CHECK(HasText(again, "experts 7 0 of 40"));
-  CHECK(mixture.world.Job().version == 1);
+  CHECK(mixture.world.Job().summary.version == 1);
 }
 
 TEST_CASE("a job that is rebuilt from its servers has the tokens of its newest round") {
@@ -108,7 +108,7 @@ TEST_CASE("experts take turns and all else is in every round") {
   mixture.Pushes("b", "7,5");
   mixture.world.Do("worker b stages");
   mixture.world.Do("servers answer");
-  CHECK(mixture.world.Job().version == 1);
+  CHECK(mixture.world.Job().summary.version == 1);
 }
 
 }  // namespace
