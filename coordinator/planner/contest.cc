@@ -93,10 +93,11 @@ bool Contest::Enter(Layout layout, const std::string& what) {
 
 void Contest::EnterStart(const Layout& layout) {
   int micro_batches = 0;
-  bool sizes = IsWhole(costs_.model(), layout);
   const auto is_one_of = [](const std::vector<int>& allowed, int64_t size) {
     return std::ranges::find(allowed, size) != allowed.end();
   };
+  bool sizes = is_one_of(MicroBatchSizes(job_), layout.micro_batch);
+  if (!sizes || !IsWhole(costs_.model(), layout)) return;
   for (const Replica& replica : layout.replicas) {
     micro_batches += replica.micro_batches;
     for (const Stage& stage : replica.stages) {
@@ -104,8 +105,7 @@ void Contest::EnterStart(const Layout& layout) {
     }
   }
   const int total = (job_.global_batch + layout.micro_batch - 1) / layout.micro_batch;
-  if (sizes && micro_batches == total && is_one_of(MicroBatchSizes(job_), layout.micro_batch) &&
-      IsAllowed(layout)) {
+  if (sizes && micro_batches == total && IsAllowed(layout)) {
     Enter(layout, absl::StrCat(Describe(layout), ", given"));
   }
 }

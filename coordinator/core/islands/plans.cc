@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
@@ -78,7 +79,9 @@ MakePlan RequestFor(const State& s, const Job& job, const IslandRecord& island,
     if (leader == nullptr || !leader->progress || leader->progress->job != job.id()) continue;
     const std::vector<int64_t>& tokens = leader->progress->expert_tokens;
     query.expert_tokens.resize(std::max(query.expert_tokens.size(), tokens.size()));
-    for (size_t e = 0; e < tokens.size(); ++e) query.expert_tokens[e] += tokens[e];
+    for (size_t e = 0; e < tokens.size(); ++e) {
+      query.expert_tokens[e] = AddCounts(query.expert_tokens[e], tokens[e]);
+    }
   }
   if (!query.spec.layout.link_limits.empty()) AddRounds(s, job, island_members[0].worker, query);
   for (const IslandMember& member : island_members) {

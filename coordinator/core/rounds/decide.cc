@@ -30,7 +30,7 @@ class RoundScale {
     }
   }
 
-  // Returns JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
+  // As JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
   // beyond both is neither.
   double GetExcess(const RoundCandidate& candidate, double norm) const {
     const auto like = islands_.find(candidate.statistics);
@@ -40,9 +40,9 @@ class RoundScale {
       norms.push_back(most.first);
       sizes.push_back(most.second);
     }
-    const double middle = Median(norms), middle_size = Median(sizes);
-    if (middle <= 0 || middle_size <= 0) return 0;
-    return std::min(norm / middle, norm / candidate.learning_rate_sum / middle_size);
+    const double median = Median(norms), median_size = Median(sizes);
+    if (median <= 0 || median_size <= 0) return 0;
+    return std::min(norm / median, norm / candidate.learning_rate_sum / median_size);
   }
 
  private:

@@ -212,7 +212,7 @@ TEST_CASE("a spare worker that never pulls the version leaves it to an island") 
   CHECK(w.Job().evaluator.empty());  // it is not taken again
 }
 
-TEST_CASE("a spare worker that is slower than rounds has no more time than one that stands still") {
+TEST_CASE("a spare worker that is slower than rounds has no more time than one that is idle") {
   World w;
   w.StartJob({"ps-0"}, {"a"}, "max=1 validate=0 evaluate=1 tokens=2000");
   w.DoLines({"worker a validates loss=5 score=0.25", "worker c attaches", "worker c prepared",

@@ -8,8 +8,8 @@
 namespace atl::testing {
 namespace {
 
-bool HasText(const std::string& text, absl::string_view what) {
-  return text.find(std::string(what)) != std::string::npos;
+bool HasText(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
 }
 
 struct Mixture {

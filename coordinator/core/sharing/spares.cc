@@ -25,6 +25,8 @@ bool WantsSpare(const Job& job) {
   if (job.record.site || job.spec().outer.site.rounds > 0 || !job.spec().data.sites.empty()) {
     return false;
   }
+  // It would have a share of each version alone, and no steps of its own beside it.
+  if (job.spec().outer.fragment_blend < 1) return false;
   return std::all_of(job.islands.begin(), job.islands.end(),
                      [](const auto& entry) { return entry.second.followers.empty(); });
 }
