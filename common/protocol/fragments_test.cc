@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "proto/control.plain.h"
+
 namespace atl {
 namespace {
 

@@ -13,11 +13,15 @@ std::string DigestPart(Encoding encoding, std::span<const std::byte> bytes) {
                  {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
 }
 
-std::string DigestParts(const std::vector<PartDigest>& parts) {
+std::string DigestPush(const std::vector<PartDigest>& parts,
+                       const std::vector<int64_t>& expert_tokens) {
   std::string text;
   for (const PartDigest& part : parts) {
     absl::StrAppend(&text, part.shard, " ", part.begin, " ", part.elements, " ",
                     absl::BytesToHexString(part.digest), "\n");
+  }
+  if (!expert_tokens.empty()) {
+    absl::StrAppend(&text, "experts ", absl::StrJoin(expert_tokens, " "), "\n");
   }
   return Sha256(text);
 }
@@ -39,7 +43,7 @@ std::string MakeSignedText(const JobId& job, const ContributionId& contribution,
 
 absl::Status SignPush(const std::string& key_pem, PushRequest* request) {
   PushSignature& signature = *request->signature;
-  signature.digest = DigestParts(request->parts);
+  signature.digest = DigestPush(request->parts, request->expert_tokens);
   ATOLL_ASSIGN_OR_RETURN(signature.signature,
                          SignText(key_pem, MakeSignedText(request->job, request->contribution,
                                                           request->consumed, signature)));

@@ -20,8 +20,10 @@ inline constexpr size_t kDigestBytes = 32;
 // The digest of a part's bytes as they are pushed, and of how they are to be read.
 std::string DigestPart(Encoding encoding, std::span<const std::byte> bytes);
 
-// Returns the digest of all that is pushed; `parts` are sorted by shard and begin.
-std::string DigestParts(const std::vector<PartDigest>& parts);
+// Returns the digest of all that is pushed, and of the tokens that its experts' weights go by;
+// `parts` are sorted by shard and begin.
+std::string DigestPush(const std::vector<PartDigest>& parts,
+                       const std::vector<int64_t>& expert_tokens);
 
 // The text that is signed, one fact a line; `signature` without its signature and key.
 std::string MakeSignedText(const JobId& job, const ContributionId& contribution,

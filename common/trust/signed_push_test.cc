@@ -69,14 +69,16 @@ TEST_CASE("the_digest_of_parts_is_of_their_bytes_places_and_encoding") {
   CHECK(DigestPart(Encoding::kFloat32, bytes) != DigestPart(Encoding::kInt8, bytes));
   CHECK(DigestPart(Encoding::kFloat32, bytes) != DigestPart(Encoding::kFloat32, bytes.first(8)));
   const std::vector<PartDigest> parts = MakeRequest().parts;
-  const std::string all = DigestParts(parts);
+  const std::string all = DigestPush(parts, {3, 0});
   for (const auto& change : std::vector<std::function<void(PartDigest&)>>{
            [](PartDigest& p) { p.shard = 2; }, [](PartDigest& p) { p.begin = 4; },
            [](PartDigest& p) { p.elements = 99; }, [](PartDigest& p) { p.digest[31] ^= 1; }}) {
     std::vector<PartDigest> changed = parts;
     change(changed[1]);
-    CHECK(DigestParts(changed) != all);
+    CHECK(DigestPush(changed, {3, 0}) != all);
   }
+  CHECK(DigestPush(parts, {3, 1}) != all);
+  CHECK(DigestPush(parts, {}) != all);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 // Version 0 is there.
 struct Mixture : ServerFixture {
   explicit Mixture(int64_t expert_fragments = 1) {
-    outer = {.optimizer = "sgd", .learning_rate = 1, .expert_fragments = expert_fragments};
+    outer = {.learning_rate = 1, .optimizer = "sgd", .expert_fragments = expert_fragments};
     Assign({{0, 0, 4}, {1, 0, 2, 4, 0}, {2, 1, 3, 0, 1}});
     PushAll(kInitial, 1);
     Apply(0, {{kInitial, 1.0}});

@@ -268,8 +268,7 @@ struct AdoptPulled {
   bool moments = false;
   int64_t optimizer_steps = 0;
 };
-// Returns whether these shards, which may stand for all by being none, are of the layer.
-// Returns which of these elements of a layer none of the shards has, where they concern it.
+// Returns which of these elements of a layer none of the shards has; no shards stand for all.
 inline std::vector<ElementRange> ListUnconcerned(const std::vector<ShardPlacement>& shards,
                                                  int32_t layer, ElementRange range) {
   if (shards.empty()) return {};
@@ -279,6 +278,7 @@ inline std::vector<ElementRange> ListUnconcerned(const std::vector<ShardPlacemen
   }
   return has.Missing(range);
 }
+// Returns whether these shards, which may stand for all by being none, are of the layer.
 inline bool Concern(const std::vector<ShardPlacement>& shards, int32_t layer) {
   return shards.empty() ||
          std::any_of(shards.begin(), shards.end(),
@@ -344,14 +344,14 @@ struct Stop {
   std::string reason;
 };
 
-// (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
-// LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
-// the island has been recorded or has failed.)
 // Let others reach this worker through these relays, and through no others.
 struct UseRelays {
   std::vector<RelayPlace> relays;
 };
 
+// (MeasureLinks is the coordinator's: the peer link is this request's until Reconfigure or Follow;
+// LinksMeasured if this worker is the measurer. TraceNextStep is, too: StepTraced, when a step of
+// the island has been recorded or has failed.)
 using Action = std::variant<Send, Prepare, Reconfigure, MakeInitialWeights, TrainStep, CaptureDelta,
                             AdoptPulled, Validate, Handover, SaveState, InterruptStep, Follow,
                             Unfollow, ReleaseJob, StartPull, PushShards, CancelTransfers,

@@ -166,12 +166,10 @@ void WorkerCore::Impl::PlanPushes() {
                  flight.work.skipped,
                  flight.moments,
                  flight.parts};
-      if (WeighsExperts(spec().outer)) {
-        // An expert that has missed its turn counts as one that had it.
-        const int64_t most = flight.work.tokens * spec().outer.expert_fragments;
-        request.expert_tokens = flight.work.expert_tokens;
-        for (int64_t& tokens : request.expert_tokens) tokens = std::min(tokens, most);
-      }
+      // An expert that has missed its turn counts as one that had it.
+      const int64_t most = flight.work.tokens * spec().outer.expert_fragments;
+      request.expert_tokens = flight.work.expert_tokens;
+      for (int64_t& tokens : request.expert_tokens) tokens = std::min(tokens, most);
       if (!flight.parts.empty()) {
         request.signature = PushSignature{.plan_number = order_->plan.number,
                                           .build = identity_.hello.software_version};

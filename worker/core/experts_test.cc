@@ -71,6 +71,15 @@ TEST_CASE("without weights of their own all experts are pushed and nothing is sa
   CHECK(island.request.expert_tokens.empty());
 }
 
+TEST_CASE("beside an adapter experts see tokens, and nothing is said of them") {
+  Mixture island;
+  island.order.layers = {{"a", 100}, {"b", 50}};
+  island.Orders();
+  for (int step = 0; step < 4; ++step) island.TrainsOn({5, 0});
+  CHECK(island.Captures().empty());
+  CHECK(island.request.expert_tokens.empty());
+}
+
 TEST_CASE("what a skipped step has routed does not count") {
   Mixture island;
   const TrainStep step = island.Wants<TrainStep>();

@@ -306,8 +306,13 @@ bool WorkerCore::Impl::StartCapture() {
   CaptureDelta capture{in_flight_->id, SelectEncoding(*in_flight_), {}};
   const bool fragment = !initial && FragmentsFrom(spec().outer).count() > 1;
   capture.digests = identity_.signs;
-  std::vector<int64_t> experts;
-  if (WeighsExperts(spec().outer)) experts = in_flight_->work.expert_tokens;
+  // Beside an adapter experts see tokens, and are not trained. Where all steps were skipped there
+  // is nothing to weigh by.
+  size_t trained = 0;
+  for (const LayerSize& layer : order_->layers) trained += static_cast<size_t>(layer.experts);
+  std::vector<int64_t>& experts = in_flight_->work.expert_tokens;
+  const bool none = std::count(experts.begin(), experts.end(), 0) == std::ssize(experts);
+  if (!WeighsExperts(spec().outer) || experts.size() != trained || none) experts.clear();
   const bool unseen = std::find(experts.begin(), experts.end(), 0) != experts.end();
   if (fragment || unseen || IsQuantized(capture.encoding) || capture.digests) {
     capture.shards = SelectPushed(base_version_ + 1, experts);

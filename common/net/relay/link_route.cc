@@ -23,6 +23,11 @@ Duration TimeFor(const LinkWay& way) { return way.word.empty() ? kDirectWithin :
 absl::StatusOr<std::string> DialWay(ZmqContext& context, Socket& socket, const LinkWay& way) {
   ATOLL_ASSIGN_OR_RETURN(std::string route, context.tunnels().Route(way.endpoint));
   std::string relay;
+  if (way.word.size() > kRelayWordBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(way.endpoint, ": the relay's word has ",
+                                                   way.word.size(), " bytes, of ",
+                                                   kRelayWordBytesMax, " at most"));
+  }
   if (!way.word.empty()) {
     relay = std::string(absl::StripPrefix(route, "tcp://"));
     route = absl::StrCat("tcp://", way.word, ":1");

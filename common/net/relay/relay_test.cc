@@ -119,6 +119,15 @@ TEST_CASE("an endpoint's ways and a word are read as they were made, and no othe
   REQUIRE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("127.0.0.1:7400", word)));
 }
 
+TEST_CASE("a word that is no name of SOCKS is an error of the connection, not of the process") {
+  const auto relay = MakeRelay();
+  TestPeer a("a", Keyed()), b("b", Keyed());
+  b.member.endpoint =
+      std::string(kNowhere) + "," + MakeRelayEndpoint(relay->address(), std::string(256, 'd'));
+  a.link->SetTemporaryPeers({b.member}, kPatience);
+  REQUIRE(a.link->Probe({b.member}, testing::kNothingComes).size() == 1);
+}
+
 TEST_CASE("a member keeps a relay that is not named any more until another one takes its place") {
   const RelayPlace a{"a", "a:1", "wait-a", "dial-a"}, b{"b", "b:1", "wait-b", "dial-b"};
   const RelayPlace restarted{"a", "a:1", "wait-a2", "dial-a2"}, c{"c", "c:1", "wait-c", "dial-c"};

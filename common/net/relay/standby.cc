@@ -9,6 +9,7 @@ namespace atl {
 namespace {
 
 constexpr Duration kRetry = std::chrono::seconds(10);
+constexpr Duration kRenew = std::chrono::minutes(5);  // those of which none is used
 
 }  // namespace
 
@@ -48,8 +49,10 @@ void Standby::Turn(const std::map<std::string, int>& used, Instant now) {
   for (Place& place : places_) {
     const auto found = used.find(place.route);
     const int in_use = found == used.end() ? 0 : found->second;
-    // Keeps as many as were in use at a time; libzmq does not replace one that broke ZMTP.
-    if (in_use == 0 && place.made > 2 * kSpareMin && now - place.renewed_at >= kRetry) {
+    // As many as were in use at a time have been kept; one that broke ZMTP is not replaced.
+    const Duration kept = place.made > 2 * kSpareMin ? kRetry : kRenew;
+    if (place.made == 0) place.renewed_at = now;
+    if (in_use == 0 && now - place.renewed_at >= kept) {
       End(place);
       place.renewed_at = now;
     }

@@ -1,4 +1,4 @@
-// Rounds of a mixture with two experts: shards 2 and 3 of five.
+// Rounds of a mixture with two experts: shards 2 and 3 of six.
 
 #include <catch2/catch.hpp>
 
@@ -68,6 +68,15 @@ TEST_CASE("a push that claims more tokens than it has restarts its island") {
   SECTION("of none") { mixture.Pushes("a", "0,0"); }
   CHECK(mixture.world.Order("a").generation > before);
   CHECK(mixture.world.Job().round.contributions.empty());
+}
+
+TEST_CASE("initial weights say nothing of experts") {
+  const auto [push, taken] =
+      GENERATE(std::pair("worker a pushes", 1u), std::pair("worker a pushes experts=7,0", 0u));
+  World world;
+  world.DoLines({"server ps-0 attaches", "worker a attaches", "submit min=1",
+                 "worker a prepared experts=2", "servers answer", push});
+  CHECK(world.Job().round.contributions.size() == taken);
 }
 
 TEST_CASE("a coordinator that starts again sends the tokens of what it had decided") {

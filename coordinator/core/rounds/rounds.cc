@@ -41,6 +41,10 @@ bool AreInOrder(const std::vector<PositionRange>& ranges) {
 absl::Status CheckExpertTokens(const Job& job, const PushRequest& message) {
   const std::vector<int64_t>& tokens = message.expert_tokens;
   if (tokens.empty()) return absl::OkStatus();
+  if (!WeighsExperts(job.spec().outer)) {
+    return absl::InvalidArgumentError(
+        "it says what experts saw, which have no weights in this job");
+  }
   size_t experts = 0;
   for (const LayerSize& layer : job.record.facts->layers) {
     experts += static_cast<size_t>(layer.experts);
@@ -60,7 +64,7 @@ absl::Status Admit(Job& job, const IslandRecord& island, const PushRequest& mess
     if (id.base_version != kNoVersion || job.progress.initializer != island.island) {
       return absl::InvalidArgumentError("there is no version to push against yet");
     }
-    if (message.tokens != 0 || !message.consumed.empty()) {
+    if (message.tokens != 0 || !message.consumed.empty() || !message.expert_tokens.empty()) {
       return absl::InvalidArgumentError("initial weights are made of no data");
     }
     return absl::OkStatus();

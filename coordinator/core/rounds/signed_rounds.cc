@@ -48,7 +48,7 @@ absl::Status CheckSigned(const Job& job, const Worker& worker, const PushRequest
     return absl::InvalidArgumentError("it is not signed, and its worker has a certificate");
   }
   const PushSignature& signature = *message.signature;
-  if (signature.digest != DigestParts(message.parts)) {
+  if (signature.digest != DigestPush(message.parts, message.expert_tokens)) {
     return absl::InvalidArgumentError("it is signed for another pseudo-gradient");
   }
   const std::string text =
