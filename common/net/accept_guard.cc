@@ -25,15 +25,13 @@ absl::StatusOr<std::unique_ptr<AcceptGuard>> AcceptGuard::Create(ZmqContext& con
                                                                  const Socket& watched,
                                                                  bool needs_sessions) {
   std::unique_ptr<AcceptGuard> guard(new AcceptGuard(needs_sessions));
-  ATOLL_ASSIGN_OR_RETURN(
-      guard->monitor_,
-      SocketMonitor::Create(context, watched,
-                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED));
+  ATOLL_ASSIGN_OR_RETURN(guard->monitor_,
+                         SocketMonitor::Create(context, watched, ZMQ_EVENT_ACCEPTED));
   return guard;
 }
 
 void AcceptGuard::Run(Instant now) {
-  while (const auto event = monitor_.Next()) OnEvent(*event, now);
+  while (const auto event = monitor_.Next()) OnAccepted(event->value, now);
   for (auto it = since_.begin(); it != since_.end();) {
     if (now - it->second < kSessionWithin) {
       ++it;
@@ -46,19 +44,6 @@ void AcceptGuard::Run(Instant now) {
     strangers_.Remove(it->first);
     it = since_.erase(it);
   }
-}
-
-void AcceptGuard::OnEvent(const SocketMonitor::Event& event, Instant now) {
-  if (const auto former = dialled_by_.find(event.value); former != dialled_by_.end()) {
-    if (--dialled_[former->second] == 0) dialled_.erase(former->second);
-    dialled_by_.erase(former);
-  }
-  if (event.what == ZMQ_EVENT_DISCONNECTED) return;
-  if (event.what == ZMQ_EVENT_CONNECTED) {
-    ++dialled_[event.address];
-    dialled_by_[event.value] = event.address;
-  }
-  OnAccepted(event.value, now);
 }
 
 void AcceptGuard::OnAccepted(int descriptor, Instant now) {

@@ -33,22 +33,16 @@ class AcceptGuard {
   // A session has begun on the connection by which the message came.
   void Trust(Message& message, Instant now);
 
-  // Connections that the socket has made itself, by where to.
-  const std::map<std::string, int>& dialled() const { return dialled_; }
-
   Socket& socket() { return monitor_.socket(); }  // readable where Run has something to do
 
  private:
   explicit AcceptGuard(bool needs_sessions);
-  void OnEvent(const SocketMonitor::Event& event, Instant now);
   void OnAccepted(int descriptor, Instant now);
 
   const bool needs_sessions_;
   SocketMonitor monitor_;
   OpenConnections open_, strangers_;
   std::map<int, Instant> since_;  // of strangers_
-  std::map<std::string, int> dialled_;
-  std::map<int, std::string> dialled_by_;  // by descriptor
 };
 
 }  // namespace atl

@@ -40,8 +40,7 @@ std::optional<SocketMonitor::Event> SocketMonitor::Next() {
     if (bytes.size() < sizeof what + sizeof value) continue;
     std::memcpy(&what, bytes.data(), sizeof what);
     std::memcpy(&value, bytes.data() + sizeof what, sizeof value);
-    return Event{what, static_cast<int>(value),
-                 std::string(parts.size() > 1 ? parts[1].text() : "")};
+    return Event{what, static_cast<int>(value)};
   }
   return std::nullopt;
 }

@@ -31,7 +31,6 @@ class SocketMonitor {
   struct Event {
     int what = 0;   // ZMQ_EVENT_...
     int value = 0;  // a descriptor
-    std::string address;
   };
   // REQUIRES: before the socket binds or connects.
   static absl::StatusOr<SocketMonitor> Create(ZmqContext& context, const Socket& watched,

@@ -1,10 +1,13 @@
 #include "common/net/link_socket.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/event_loop.h"
+#include "common/logging.h"
 #include "common/net/frame.h"
 
 namespace atl {
@@ -150,22 +153,22 @@ std::optional<ConnectionEvent> LinkClient::Next(Instant now, int* descriptor) {
     }
     return event;
   }
+  connect_at_.reset();
   if (*event == ConnectionEvent::kConnected) {
     route_.NoteConnected(now);
     return event;
   }
-  connect_at_.reset();
   if (*event == ConnectionEvent::kRetried) {
     route_.NoteFailed(now);
     return event;
   }
-  up_ = *event == ConnectionEvent::kUp;
+  const bool was_up = std::exchange(up_, *event == ConnectionEvent::kUp);
   if (up_) {
     route_.NoteUp(context_, now);
     return event;
   }
   connect_at_ = now + kConnectAgainDelay;
-  *event == ConnectionEvent::kLost ? route_.NoteLost(now) : route_.NoteFailed(now);
+  was_up&&* event == ConnectionEvent::kLost ? route_.NoteLost(now) : route_.NoteFailed(now);
   return event;
 }
 
@@ -280,15 +283,15 @@ void LinkClient::AddTo(std::vector<Socket*>* sockets) {
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Create(ZmqContext& context,
                                                                const KeyPair& own,
                                                                std::function<void()> wake) {
-  std::unique_ptr<LinkServer> server(new LinkServer(own, std::move(wake)));
+  std::unique_ptr<LinkServer> server(new LinkServer(context, own, std::move(wake)));
   ATOLL_ASSIGN_OR_RETURN(server->router_, context.MakeTensorSocket(ZMQ_ROUTER));
   ATOLL_ASSIGN_OR_RETURN(server->guard_,
                          AcceptGuard::Create(context, server->router_, server->keyed()));
-  server->standby_ = std::make_unique<Standby>(&context, &server->router_);
   return server;
 }
 
 LinkServer::~LinkServer() {
+  AcceptThrough({});
   if (router_.get() != nullptr) zmq_socket_monitor(router_.get(), nullptr, 0);
 }
 
@@ -299,6 +302,18 @@ void LinkServer::AddTo(std::vector<Socket*>* sockets) {
 
 absl::StatusOr<std::string> LinkServer::Bind(const std::string& endpoint) {
   return atl::Bind(router_, endpoint);
+}
+
+void LinkServer::AcceptThrough(const std::vector<LinkWay>& relays) {
+  if (relays.empty() && relay_port_ == 0) return;
+  absl::Status status;
+  if (relay_port_ == 0) {
+    const absl::StatusOr<std::string> bound = Bind("tcp://127.0.0.1:*");
+    status = bound.status();
+    if (bound.ok()) relay_port_ = std::stoi(bound->substr(bound->rfind(':') + 1));
+  }
+  if (status.ok()) status = context_.tunnels().Await(relay_port_, relays);
+  if (!status.ok()) LogWarning("net", "no connections through relays: ", status.message());
 }
 
 void LinkServer::Admit(const std::vector<std::string>& public_keys) {
@@ -450,9 +465,7 @@ SendOutcome LinkServer::Flush(const std::string& to, Peer& peer) {
 }
 
 void LinkServer::Flush() {
-  const Instant now = SteadyNow();
-  guard_->Run(now);
-  standby_->Turn(guard_->dialled(), now);
+  guard_->Run(SteadyNow());
   const std::vector<std::string> names(sealing_.begin(), sealing_.end());
   for (const std::string& name : names) {
     const auto it = peers_.find(name);

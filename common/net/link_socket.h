@@ -14,7 +14,7 @@
 #include "common/net/accept_guard.h"
 #include "common/net/endpoint.h"
 #include "common/net/relay/link_route.h"
-#include "common/net/relay/standby.h"
+#include "common/net/relay/words.h"
 #include "common/net/seal_queue.h"
 #include "common/net/security.h"
 #include "common/net/session.h"
@@ -101,7 +101,7 @@ class LinkServer {
   // The endpoint with its real port.
   absl::StatusOr<std::string> Bind(const std::string& endpoint);
   // Lets others connect to this end through these relays from now on; replaces the list.
-  void AcceptThrough(const std::vector<LinkWay>& relays) { standby_->Set(relays); }
+  void AcceptThrough(const std::vector<LinkWay>& relays);
 
   // Z85 keys, checked before; replaces the list. Sessions that there are stay.
   void Admit(const std::vector<std::string>& public_keys);
@@ -129,7 +129,8 @@ class LinkServer {
     SealQueue in, out;
   };
 
-  LinkServer(const KeyPair& own, std::function<void()> wake) : own_(own), wake_(std::move(wake)) {}
+  LinkServer(ZmqContext& context, const KeyPair& own, std::function<void()> wake)
+      : context_(context), own_(own), wake_(std::move(wake)) {}
   bool keyed() const { return !own_.empty(); }
   bool TakeOpened(LinkFrame* in);
   bool TakePlain(std::vector<Message>& parts, LinkFrame* in);
@@ -140,11 +141,12 @@ class LinkServer {
   SendOutcome SendPlain(const std::string& to, const v1::Frame& frame, Message* payload = nullptr);
   void Refuse(const std::string& to, uint64_t number, v1::LinkRefusal refusal);
 
+  ZmqContext& context_;
   const KeyPair own_;
   const std::function<void()> wake_;
   Socket router_;
   std::unique_ptr<AcceptGuard> guard_;
-  std::unique_ptr<Standby> standby_;
+  int relay_port_ = 0;              // of 127.0.0.1; 0: no relay yet
   std::set<std::string> admitted_;  // Z85
   std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::set<std::string> opening_, sealing_;  // of peers_, whose queues are not empty

@@ -1,4 +1,5 @@
-// Links through an HTTP proxy (common/http/proxy.h), for networks that let nothing else out.
+// Links through an HTTP proxy (common/http/proxy.h), for networks that let nothing else out, and
+// through relays (relay/relay.h), which are proxies whose targets are words.
 
 #ifndef ATOLL_COMMON_NET_PROXY_TUNNELS_H_
 #define ATOLL_COMMON_NET_PROXY_TUNNELS_H_
@@ -6,16 +7,18 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "common/net/relay/words.h"
 #include "common/status.h"
 
 namespace atl {
 
-// Carries connections through the proxy, 512 at most, on a thread of its own: each that comes to a
-// local endpoint is connected, by CONNECT, to the endpoint that this stands for. Bytes pass
-// unchanged, so links are as sealed as without it. Where one end has closed, the other has 10 s to
-// do so. The socket at the local endpoint measures the way to the tunnel, not that to the far end.
-// Thread-safe.
+// Carries connections through the proxy, 1,024 at most, on a thread of its own: each that comes to
+// a local endpoint is connected, by CONNECT, to the endpoint that this stands for; after a failure
+// the next one, a second later. Bytes pass unchanged, so links are as sealed as without it. Where
+// one end has closed, the other has 10 s to do so. The socket at the local endpoint measures the
+// way to the tunnel, not that to the far end. Thread-safe.
 class ProxyTunnels {
  public:
   ProxyTunnels();
@@ -26,12 +29,21 @@ class ProxyTunnels {
 
   // Returns where to connect for a tcp:// endpoint, which may begin with a source address
   // ("tcp://source;to"): itself, or an endpoint of this process on 127.0.0.1, which any user of the
-  // machine may connect to. It is the same each time, unless 1,024 others were used since and no
-  // connection is left. An error: no descriptor, port or thread is left, or 1,024 are in use.
-  absl::StatusOr<std::string> Route(const std::string& endpoint);
+  // machine may connect to. With a word the endpoint is a relay's. It is the same each time, unless
+  // 1,024 others were used since and no connection is left. An error: no descriptor, port or thread
+  // is left, or 1,024 are in use.
+  absl::StatusOr<std::string> Route(const std::string& endpoint, const std::string& word = "");
+
+  // Keeps some connections waiting at each of these relays, and more where some are in use; what
+  // comes of them is connected to this port of 127.0.0.1. Replaces the port's list; connections
+  // through relays that are not on it any more end.
+  absl::Status Await(int port, const std::vector<LinkWay>& relays);
 
  private:
   class Carrier;
+  absl::StatusOr<Carrier*> GetCarrier();
+  absl::StatusOr<std::string> FindRelay(const std::string& endpoint);
+
   std::mutex mutex_;
   std::unique_ptr<Carrier> carrier_;  // from the first tunnel on; guarded by mutex_
 };

@@ -99,6 +99,7 @@ class ProxyByHand {
   ~ProxyByHand() { close(listener_); }
 
   std::string url() const { return absl::StrCat("http://user:secret@127.0.0.1:", port_); }
+  int port() const { return port_; }
   std::unique_ptr<Stream> Accept() {
     return std::make_unique<Stream>(accept(listener_, nullptr, nullptr));
   }
@@ -246,6 +247,51 @@ TEST_CASE("a_refusal_ends_the_connection_and_the_next_one_is_tried") {
   far->ReadUntil("\r\n\r\n");
   far->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
   REQUIRE(near->ReadUntil(".") == "hello.");
+}
+
+TEST_CASE("a_word_is_the_target_at_its_relay_also_behind_a_proxy") {
+  ProxyByHand proxy, relay;
+  const Variable variable("https_proxy", proxy.url());
+  ProxyTunnels tunnels;
+  const bool behind = GENERATE(false, true);
+  const std::string host = behind ? "far.example" : "127.0.0.1";
+  const Variable none("no_proxy", behind ? "" : "127.0.0.1");
+  const std::string endpoint = absl::StrCat("tcp://", host, ":", relay.port());
+  const auto near = ConnectTo(*tunnels.Route(endpoint, "d.1.W_x-1.tag"));
+  const auto far = (behind ? proxy : relay).Accept();
+  if (behind) {
+    const std::string head = far->ReadUntil("\r\n\r\n");
+    REQUIRE(absl::StartsWith(head, absl::StrCat("CONNECT ", endpoint.substr(6), " ")));
+    far->Send("HTTP/1.1 200 OK\r\n\r\n");
+  }
+  REQUIRE(absl::StartsWith(far->ReadUntil("\r\n\r\n"), "CONNECT d.1.W_x-1.tag:1 "));
+  far->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
+  REQUIRE(near->ReadUntil(".") == "hello.");
+}
+
+TEST_CASE("connections_that_wait_at_a_relay_come_when_it_answers_and_others_wait_then") {
+  ProxyByHand relay, local;
+  ProxyTunnels tunnels;
+  const std::string endpoint = absl::StrCat("tcp://127.0.0.1:", relay.port());
+  REQUIRE(tunnels.Await(local.port(), {{endpoint, "word"}}).ok());
+  std::vector<std::unique_ptr<Stream>> waiting;
+  const auto accept = [&] {
+    waiting.push_back(relay.Accept());
+    REQUIRE(absl::StartsWith(waiting.back()->ReadUntil("\r\n\r\n"), "CONNECT word:1 "));
+  };
+  accept();
+  accept();
+  waiting[0]->Send("HTTP/1.1 200 OK\r\n\r\nhello.");
+  const auto near = local.Accept();
+  REQUIRE(near->ReadUntil(".") == "hello.");
+  accept();
+  accept();
+  waiting[1]->Send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+  REQUIRE(waiting[1]->ended());
+  accept();
+  REQUIRE(tunnels.Await(local.port(), {}).ok());
+  REQUIRE(near->ended());
+  for (const auto& each : waiting) REQUIRE(each->ended());
 }
 
 TEST_CASE("the_end_of_all_tunnels_ends_connections_also_those_that_wait_for_the_proxy") {

@@ -248,7 +248,7 @@ class PeerLink : private LinkEnd {
   // Counts the peer as lost, for a reason that the caller knows; the peer is notified.
   void Lose(const NodeId& peer, const std::string& reason);
 
-  // Others reach this end through these relays from now on, too (relay/standby.h). Thread-safe.
+  // Others reach this end through these relays from now on, too. Thread-safe.
   void AcceptThrough(std::vector<LinkWay> relays) {
     tasks_->Post([this, relays = std::move(relays)] { link_->AcceptThrough(relays); });
   }

@@ -20,30 +20,11 @@ Duration TimeFor(const LinkWay& way) { return way.word.empty() ? kDirectWithin :
 
 }  // namespace
 
-absl::StatusOr<std::string> DialWay(ZmqContext& context, Socket& socket, const LinkWay& way) {
-  ATOLL_ASSIGN_OR_RETURN(std::string route, context.tunnels().Route(way.endpoint));
-  std::string relay;
-  if (way.word.size() > kRelayWordBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(way.endpoint, ": the relay's word has ",
-                                                   way.word.size(), " bytes, of ",
-                                                   kRelayWordBytesMax, " at most"));
-  }
-  if (!way.word.empty()) {
-    relay = std::string(absl::StripPrefix(route, "tcp://"));
-    route = absl::StrCat("tcp://", way.word, ":1");
-  }
-  if (zmq_setsockopt(socket.use(), ZMQ_SOCKS_PROXY, relay.empty() ? nullptr : relay.data(),
-                     relay.size()) != 0 ||
-      zmq_connect(socket.use(), route.c_str()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(way.endpoint, ": ", zmq_strerror(zmq_errno())));
-  }
-  return route;
-}
-
 absl::Status LinkRoute::Connect(ZmqContext& context, Socket& socket, const std::string& endpoint) {
   endpoint_ = endpoint;
   ways_ = ReadLinkWays(endpoint);
   present_ = ways_.size() > 1 ? context.ways().Find(endpoint, SteadyNow()) % ways_.size() : 0;
+  NoteLost(SteadyNow());
   return Dial(context, socket);
 }
 
@@ -53,27 +34,37 @@ absl::Status LinkRoute::ConnectAgain(ZmqContext& context, Socket& socket) {
 }
 
 absl::Status LinkRoute::Dial(ZmqContext& context, Socket& socket) {
-  give_up_at_ = SteadyNow() + TimeFor(ways_[present_]);
-  ATOLL_ASSIGN_OR_RETURN(dialled_, DialWay(context, socket, ways_[present_]));
-  return absl::OkStatus();
+  const LinkWay& way = ways_[present_];
+  ATOLL_ASSIGN_OR_RETURN(dialled_, context.tunnels().Route(way.endpoint, way.word));
+  if (zmq_connect(socket.use(), dialled_.c_str()) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(way.endpoint, ": ", zmq_strerror(zmq_errno())));
 }
 
 bool LinkRoute::TryNext(ZmqContext& context, Socket& socket, Instant now) {
   if (ways_.size() < 2 || now < give_up_at_) return false;
   present_ = (present_ + 1) % ways_.size();
+  NoteLost(now);
   if (!ConnectAgain(context, socket).ok()) NoteFailed(now);
   return true;
 }
 
-void LinkRoute::NoteConnected(Instant now) { give_up_at_ = now + kHandshakeWithin; }
+void LinkRoute::NoteConnected(Instant now) {
+  if (!failed_) give_up_at_ = now + kHandshakeWithin;
+}
 
 void LinkRoute::NoteUp(ZmqContext& context, Instant now) {
   if (ways_.size() > 1) context.ways().Note(endpoint_, present_, now);
 }
 
-void LinkRoute::NoteFailed(Instant now) { give_up_at_ = std::min(give_up_at_, now + kFailedPause); }
+void LinkRoute::NoteFailed(Instant now) {
+  give_up_at_ = std::min(give_up_at_, now + kFailedPause);
+  failed_ = true;
+}
 
-void LinkRoute::NoteLost(Instant now) { give_up_at_ = now + TimeFor(ways_[present_]); }
+void LinkRoute::NoteLost(Instant now) {
+  give_up_at_ = now + TimeFor(ways_[present_]);
+  failed_ = false;
+}
 
 std::string LinkRoute::relay() const {
   if (ways_.empty() || ways_[present_].word.empty()) return "";

@@ -16,9 +16,6 @@
 
 namespace atl {
 
-// Connects the socket by a way; returns the endpoint as the socket knows it from then on.
-absl::StatusOr<std::string> DialWay(ZmqContext& context, Socket& socket, const LinkWay& way);
-
 class LinkRoute {
  public:
   // Connects by the way that is likely to lead there.
@@ -29,10 +26,10 @@ class LinkRoute {
   bool TryNext(ZmqContext& context, Socket& socket, Instant now);
 
   // Notes what has become of the connection.
-  void NoteConnected(Instant now);  // TCP is there
+  void NoteConnected(Instant now);  // TCP is there, to a tunnel perhaps
   void NoteUp(ZmqContext& context, Instant now);
   void NoteFailed(Instant now);  // no answer, or not the right one
-  void NoteLost(Instant now);    // libzmq makes it again
+  void NoteLost(Instant now);    // after it was up; libzmq makes it again
 
   // The relay of the present way, "host:port"; empty: none.
   std::string relay() const;
@@ -45,6 +42,7 @@ class LinkRoute {
   size_t present_ = 0;
   std::string dialled_;  // as the socket knows it
   Instant give_up_at_{};
+  bool failed_ = false;  // since it was dialled or lost: a tunnel connects all the same
 };
 
 }  // namespace atl

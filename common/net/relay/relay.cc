@@ -37,18 +37,19 @@ namespace {
 constexpr Duration kNotePause = std::chrono::seconds(10);
 constexpr int kTurnMs = 1000;
 constexpr int kEventsMax = 256;
-constexpr size_t kRequestBytesMax = 3 + 255 + 4 + 255;
+constexpr size_t kRequestBytesMax = 1024;
 
-// RFC 1928: no authentication; then "succeeded" or "host unreachable", with an address of no use.
-constexpr absl::string_view kNoAuthentication("\x05\x00", 2);
-constexpr absl::string_view kSucceeded("\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00", 10);
-constexpr absl::string_view kUnreachable("\x05\x04\x00\x01\x00\x00\x00\x00\x00\x00", 10);
+constexpr absl::string_view kConnected = "HTTP/1.1 200 Connection established\r\n\r\n";
+constexpr absl::string_view kForbidden =
+    "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+constexpr absl::string_view kNoRoom =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-// Says how far a handshake has come.
-enum class Step { kMore, kBad, kGreeted, kRequested };
+// Says how far a request has come.
+enum class Step { kMore, kBad, kRequested };
 
 struct Client {
-  enum class State { kGreets, kRequests, kWaits, kPaired };
+  enum class State { kRequests, kWaits, kPaired };
 
   Client(int connection, std::string address, Instant limit)
       : socket(connection), peer(std::move(address)), by(limit) {}
@@ -57,9 +58,9 @@ struct Client {
 
   const Descriptor socket;
   const std::string peer;
-  State state = State::kGreets;
-  std::string in;         // of the handshake
-  std::string requested;  // the host that its request names
+  State state = State::kRequests;
+  std::string in;         // its request
+  std::string requested;  // the host in it
   RelayWord word;         // from kWaits on
   Instant by;             // kNever: no limit
   uint32_t events = EPOLLIN;
@@ -73,20 +74,11 @@ Step Client::Read() {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kMore;
   if (got <= 0 || state == State::kWaits) return Step::kBad;
   in.append(bytes.data(), static_cast<size_t>(got));
-  const auto at = [this](size_t i) { return static_cast<unsigned char>(in[i]); };
-  if (at(0) != 5 || in.size() > kRequestBytesMax) return Step::kBad;
-  if (state == State::kGreets) {
-    if (in.size() < 2 || in.size() < 2u + at(1)) return Step::kMore;
-    const bool open = in.size() == 2u + at(1) && in.find('\0', 2) != std::string::npos;
-    in.clear();
-    state = State::kRequests;
-    return open ? Step::kGreeted : Step::kBad;
-  }
-  if (in.size() < 5) return Step::kMore;
-  const size_t host = at(4);
-  if (at(1) != 1 || at(3) != 3 || in.size() > 7 + host) return Step::kBad;
-  if (in.size() < 7 + host) return Step::kMore;
-  requested = in.substr(5, host);
+  absl::string_view request = in;
+  if (in.size() > kRequestBytesMax) return Step::kBad;
+  if (!absl::ConsumeSuffix(&request, "\r\n\r\n")) return Step::kMore;
+  if (!absl::ConsumePrefix(&request, "CONNECT ")) return Step::kBad;
+  requested = std::string(request.substr(0, request.find_first_of(": \r\n")));
   return Step::kRequested;
 }
 
@@ -134,13 +126,13 @@ class Relay::Loop {
 
   void Run();
   void OnEvents(int descriptor, uint32_t events, Instant now);
-  void OnHandshake(Client& client, Instant now);
+  void OnInput(Client& client, Instant now);
   void OnRequest(Client& client, Instant now);
   void Fence(Member& member, const RelayWord& word);
   void Join(Client* dialler, Client* acceptor, Instant now);
   void TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now);
   bool Watch(Client& client, short events);
-  void Refuse(Client& client, absl::string_view why, Instant now);
+  void Refuse(Client& client, absl::string_view answer, absl::string_view why, Instant now);
   void End(Client& client);
   void EndLate(Instant now);
 
@@ -187,7 +179,7 @@ void Relay::Loop::Add(int connection, const std::string& peer) {
     SetOptions(fd);
     epoll_event event{EPOLLIN, {.fd = fd}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
-    added.by = SteadyNow() + kHandshakeWithin;
+    added.by = SteadyNow() + kRequestWithin;
     limits_.insert({added.by, fd});
     clients_[fd] = std::move(*client);
   });
@@ -225,24 +217,21 @@ void Relay::Loop::OnEvents(int descriptor, uint32_t events, Instant now) {
   const auto found = clients_.find(descriptor);
   if (found == clients_.end()) return;  // it has ended in this turn
   Client& client = *found->second;
-  if (client.state != Client::State::kPaired) return OnHandshake(client, now);
+  if (client.state != Client::State::kPaired) return OnInput(client, now);
   const bool accepts = client.word.accepts;
   Pair& pair = *pairs_.at(accepts ? client.other : &client);
   const bool readable = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0;
   TurnPair(pair, !accepts && readable, accepts && readable, now);
 }
 
-void Relay::Loop::OnHandshake(Client& client, Instant now) {
+void Relay::Loop::OnInput(Client& client, Instant now) {
   switch (client.Read()) {
     case Step::kMore:
       return;
     case Step::kBad:
       // A waiting one has ended.
       if (client.state == Client::State::kWaits) return End(client);
-      return Refuse(client, "it does not speak SOCKS 5 as a member does", now);
-    case Step::kGreeted:
-      send(client.socket.get(), kNoAuthentication.data(), kNoAuthentication.size(), MSG_NOSIGNAL);
-      return;
+      return Refuse(client, kForbidden, "it does not say CONNECT as a member does", now);
     case Step::kRequested:
       return OnRequest(client, now);
   }
@@ -250,20 +239,20 @@ void Relay::Loop::OnHandshake(Client& client, Instant now) {
 
 void Relay::Loop::OnRequest(Client& client, Instant now) {
   const std::optional<RelayWord> word = ReadRelayWord(secret_, client.requested);
-  if (!word) return Refuse(client, "its word is not of this relay", now);
+  if (!word) return Refuse(client, kForbidden, "its word is not of this relay", now);
   if (!members_.contains(word->member) && members_.size() >= kMembersMax) {
-    return Refuse(client, "it has seen too many members", now);
+    return Refuse(client, kNoRoom, "it has seen too many members", now);
   }
   Member& member = members_[word->member];
   if (word->incarnation < member.incarnation) {
-    return Refuse(client, "its word is of an earlier process of the member", now);
+    return Refuse(client, kForbidden, "its word is of an earlier process of the member", now);
   }
   Fence(member, *word);
   std::deque<Client*>& same = word->accepts ? member.waiting : member.diallers;
   std::deque<Client*>& others = word->accepts ? member.diallers : member.waiting;
   const bool there = !member.waiting.empty() || member.pairs > 0;
-  if (!word->accepts && !there) return Refuse(client, "the member is not here", now);
-  if (same.size() >= kWaitingMax) return Refuse(client, "too many wait already", now);
+  if (!word->accepts && !there) return Refuse(client, kNoRoom, "the member is not here", now);
+  if (same.size() >= kWaitingMax) return Refuse(client, kNoRoom, "too many wait already", now);
   client.word = *word;
   client.state = Client::State::kWaits;
   limits_.erase({client.by, client.socket.get()});
@@ -297,7 +286,7 @@ void Relay::Loop::Join(Client* dialler, Client* acceptor, Instant now) {
     client->by = kNever;
     client->state = Client::State::kPaired;
     client->other = client == dialler ? acceptor : dialler;
-    send(client->socket.get(), kSucceeded.data(), kSucceeded.size(), MSG_NOSIGNAL);
+    send(client->socket.get(), kConnected.data(), kConnected.size(), MSG_NOSIGNAL);
   }
   --waiting_;
   ++members_[dialler->word.member].pairs;
@@ -334,7 +323,8 @@ bool Relay::Loop::Watch(Client& client, short events) {
   return true;
 }
 
-void Relay::Loop::Refuse(Client& client, absl::string_view why, Instant now) {
+void Relay::Loop::Refuse(Client& client, absl::string_view answer, absl::string_view why,
+                         Instant now) {
   {
     const std::lock_guard lock(mutex_);
     ++counters_.refused;
@@ -346,7 +336,7 @@ void Relay::Loop::Refuse(Client& client, absl::string_view why, Instant now) {
     noted_at_ = now;
     refused_since_ = 0;
   }
-  send(client.socket.get(), kUnreachable.data(), kUnreachable.size(), MSG_NOSIGNAL);
+  send(client.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
   End(client);
 }
 
@@ -384,9 +374,9 @@ void Relay::Loop::EndLate(Instant now) {
       client.by = kNever;
       TurnPair(*pairs_.at(&client), false, false, now);
     } else if (client.state == Client::State::kWaits) {
-      Refuse(client, "the member has no connection free for it", now);
+      Refuse(client, kNoRoom, "the member has no connection free for it", now);
     } else {
-      Refuse(client, "it is too slow", now);
+      Refuse(client, kForbidden, "it is too slow", now);
     }
   }
 }

@@ -1,12 +1,13 @@
 // Passes connections of links on between members that cannot reach each other, but reach this one.
 //
-// Both ends connect here with SOCKS 5 (RFC 1928), which libzmq speaks; the host that they name is a
-// word (words.h). A member keeps connections waiting, unanswered; one that connects to the member
-// gets the oldest of these, both are answered, and from then on bytes pass as they come. Sessions
-// of links (session.h) begin and end at the members: a relay sees what a router sees.
+// Both ends connect here by HTTP's CONNECT (proxy_tunnels.h); the host that they name is a word
+// (words.h). Answers are 200, 403 to a word that is not valid, 503 where there is no room. A member
+// keeps connections waiting, unanswered; one that connects to the member gets the oldest of these,
+// both are answered, and from then on bytes pass as they come. Sessions of links (session.h) begin
+// and end at the members: a relay sees what a router sees.
 //
 // Bounded: connections by address and in all (ShareOfDescriptors), a Pump's buffers for each pair,
-// time for a handshake. Fair: a pair passes one buffer a turn. Fenced: the first word from a newer
+// time for a request. Fair: a pair passes one buffer a turn. Fenced: the first word from a newer
 // incarnation ends all connections of older ones, and words of another process of the relay are
 // invalid. Only members are reached: a word names no address.
 
@@ -31,9 +32,9 @@ class Relay {
   static constexpr int kConnectionsMax = 16384;
   static constexpr size_t kMembersMax = 65536;
   static constexpr size_t kWaitingMax = 1024;  // of one member, and for one member
-  static constexpr Duration kHandshakeWithin = std::chrono::seconds(10);
-  // For a connection of a member that is there.
-  static constexpr Duration kPairWithin = std::chrono::seconds(5);
+  static constexpr Duration kRequestWithin = std::chrono::seconds(10);
+  // For a connection of a member that is there; libzmq's handshake, which waits, has 5 s in all.
+  static constexpr Duration kPairWithin = std::chrono::seconds(3);
 
   struct Counters {
     int64_t waiting = 0;  // connections of members, now

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -77,12 +78,8 @@ class Stranger {
     REQUIRE(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(bytes.size()));
   }
-  // Greets and makes its request.
   void Request(const std::string& word) {
-    Say(absl::string_view("\x05\x01\x00", 3));
-    REQUIRE(Receive(2) == std::string("\x05\x00", 2));
-    Say(std::string("\x05\x01\x00\x03", 4) + static_cast<char>(word.size()) + word +
-        std::string("\x00\x01", 2));
+    Say("CONNECT " + word + ":1 HTTP/1.1\r\nHost: " + word + ":1\r\n\r\n");
   }
   // Fewer: the relay has ended the connection.
   std::string Receive(size_t bytes) {
@@ -91,14 +88,21 @@ class Stranger {
     text.resize(got < 0 ? 0 : static_cast<size_t>(got));
     return text;
   }
-  bool IsRefused() {
-    const std::string answer = Receive(10);
-    return (answer.empty() || answer[1] != 0) && Receive(1).empty();
+  // The status of the answer; 0: the connection has ended without.
+  int ReadAnswer() {
+    std::string head;
+    while (!absl::EndsWith(head, "\r\n\r\n")) {
+      const std::string byte = Receive(1);
+      if (byte.empty()) return 0;
+      head += byte;
+    }
+    int status = 0;
+    REQUIRE(absl::StartsWith(head, "HTTP/1.1 "));
+    REQUIRE(absl::SimpleAtoi(head.substr(strlen("HTTP/1.1 "), 3), &status));
+    return status;
   }
-  bool IsConnected() {
-    const std::string answer = Receive(10);
-    return answer.size() == 10 && answer[1] == 0;
-  }
+  bool IsRefused(int status) { return ReadAnswer() == status && Receive(1).empty(); }
+  bool IsConnected() { return ReadAnswer() == 200; }
 
  private:
   const Descriptor socket_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
@@ -229,17 +233,17 @@ TEST_CASE("a relay connects those that hold its words, and no others") {
   };
   Stranger early(*relay), made_up(*relay), web(*relay);
   early.Request(word(false, 1));
-  REQUIRE(early.IsRefused());  // the member is not there
+  REQUIRE(early.IsRefused(503));  // the member is not there
   made_up.Request(MakeRelayWord("another secret", {true, "m", 1}));
-  REQUIRE(made_up.IsRefused());
+  REQUIRE(made_up.IsRefused(403));
   web.Say("GET / HTTP/1.1\r\n\r\n");
-  REQUIRE(web.IsRefused());
+  REQUIRE(web.IsRefused(403));
 
   Stranger member(*relay), dialler(*relay), of_another(*relay);
   member.Request(word(true, 1));
   Await([&] { return relay->counters().waiting == 1; });
   of_another.Request(word(false, 1, "n"));
-  REQUIRE(of_another.IsRefused());
+  REQUIRE(of_another.IsRefused(503));
   dialler.Request(word(false, 1));
   REQUIRE(dialler.IsConnected());
   REQUIRE(member.IsConnected());
@@ -253,7 +257,7 @@ TEST_CASE("a relay connects those that hold its words, and no others") {
   REQUIRE(member.Receive(1).empty());  // its process has been replaced
   REQUIRE(dialler.Receive(1).empty());
   older.Request(word(true, 1));
-  REQUIRE(older.IsRefused());
+  REQUIRE(older.IsRefused(403));
   const Relay::Counters counters = relay->counters();
   REQUIRE(counters.paired == 1);
   REQUIRE(counters.refused == 5);

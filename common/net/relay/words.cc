@@ -62,19 +62,21 @@ std::string DescribeEndpoint(absl::string_view endpoint) {
 }
 
 std::string MakeRelayWord(const std::string& secret, const RelayWord& word) {
-  const std::string named = absl::StrCat(word.accepts ? "a" : "d", ".", word.incarnation, ".");
-  return absl::StrCat(named, MakeTag(secret, named + word.member), ".", word.member);
+  const std::string named =
+      absl::StrCat(word.accepts ? "a" : "d", ".", word.incarnation, ".", word.member);
+  return absl::StrCat(named, ".", MakeTag(secret, named));
 }
 
 std::optional<RelayWord> ReadRelayWord(const std::string& secret, absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('.', 3));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('.', 2));
   RelayWord word;
-  if (parts.size() != 4 || (parts[0] != "a" && parts[0] != "d") || parts[3].empty() ||
-      parts[3].size() > kMemberBytesMax || !absl::SimpleAtoi(parts[1], &word.incarnation)) {
+  if (parts.size() != 3 || (parts[0] != "a" && parts[0] != "d") ||
+      !absl::SimpleAtoi(parts[1], &word.incarnation)) {
     return std::nullopt;
   }
   word.accepts = parts[0] == "a";
-  word.member = std::string(parts[3]);
+  word.member = std::string(parts[2].substr(0, parts[2].rfind('.')));
+  if (word.member.empty() || word.member.size() > kMemberBytesMax) return std::nullopt;
   const std::string expected = MakeRelayWord(secret, word);
   const bool valid = expected.size() == text.size() &&
                      CRYPTO_memcmp(expected.data(), text.data(), text.size()) == 0;

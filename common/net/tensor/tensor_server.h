@@ -121,7 +121,7 @@ class TensorServer : public CountsTransfers, private LinkEnd {
     tasks_->Post([this, keys = std::move(public_keys)] { Allow(keys); });
   }
 
-  // Clients reach the server through these relays from now on, too (relay/standby.h). Thread-safe.
+  // Clients reach the server through these relays from now on, too. Thread-safe.
   void AcceptThrough(std::vector<LinkWay> relays) {
     tasks_->Post([this, relays = std::move(relays)] { link_->AcceptThrough(relays); });
   }
