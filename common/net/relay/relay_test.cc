@@ -123,7 +123,7 @@ TEST_CASE("an endpoint's ways and a word are read as they were made, and no othe
   REQUIRE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("127.0.0.1:7400", word)));
 }
 
-TEST_CASE("a word that is no name of SOCKS is an error of the connection, not of the process") {
+TEST_CASE("a word that is too long is an error of the connection") {
   const auto relay = MakeRelay();
   TestPeer a("a", Keyed()), b("b", Keyed());
   b.member.endpoint =

@@ -28,8 +28,6 @@ struct LinkWay {
 // The ways of an endpoint; at least one, at most kLinkWaysMax.
 inline constexpr size_t kLinkWaysMax = 4;
 std::vector<LinkWay> ReadLinkWays(absl::string_view endpoint);
-// SOCKS 5 has no longer names, and libzmq ends the process that connects to one.
-inline constexpr size_t kRelayWordBytesMax = 255;
 // "relay://203.0.113.9:7400/WORD".
 std::string MakeRelayEndpoint(const std::string& address, const std::string& word);
 // Human-readable: "tcp://10.0.0.5:7200, relay 203.0.113.9:7400".
