@@ -402,7 +402,7 @@ absl::StatusOr<std::string> ProxyTunnels::Route(const std::string& endpoint,
                         absl::StrCat(target, " through the proxy ", WithoutPassword(proxy)));
 }
 
-// As a proxy's URL.
+// Returns a proxy's URL.
 absl::StatusOr<std::string> ProxyTunnels::FindRelay(const std::string& endpoint) {
   ATOLL_ASSIGN_OR_RETURN(const std::string route, Route(endpoint));
   return absl::StrCat("http://", absl::StripPrefix(route, "tcp://"));

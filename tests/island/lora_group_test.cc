@@ -188,7 +188,7 @@ TEST_CASE("islands_of_two_workers_tune_a_whole_model_by_pairs_as_one_does_throug
   CHECK(loss->loss < 0.99 * std::log(2));
 }
 
-// As where a validation broke off while it found them.
+// A validation may have broken off while it found them.
 TEST_CASE("a_validation_whose_references_are_known_in_part_brings_the_parameters_back") {
   PairWorld world;
   world.spec.adapter = {};

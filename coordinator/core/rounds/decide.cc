@@ -30,8 +30,8 @@ class RoundScale {
     }
   }
 
-  // As JudgedPush::excess. Longer rounds have larger norms, shorter ones larger sizes: what is
-  // beyond both is neither.
+  // Returns what JudgedPush::excess is. Longer rounds have larger norms, shorter ones larger sizes:
+  // what is beyond both is neither.
   double GetExcess(const RoundCandidate& candidate, double norm) const {
     const auto like = islands_.find(candidate.statistics);
     if (like == islands_.end() || std::size(like->second) < kWitnessesMin) return 0;

@@ -325,7 +325,7 @@ absl::Status IslandLeader::FindValidationReferences() {
   for (int set = 0; set <= static_cast<int>(spec_.data.validation.size()); ++set) {
     const PositionRange all =
         port_->SelectValidationPositions(set, spec_.schedule.validation_sequences);
-    // Of each batch: where a former attempt broke off, the first ones alone are known.
+    // Finds those of each batch: where a former attempt broke off, the first ones alone are known.
     for (int64_t first = all.begin; first < all.end; first += spec_.inner.batch_sequences) {
       const int64_t end = std::min(all.end, first + spec_.inner.batch_sequences);
       ATOLL_RETURN_IF_ERROR(
