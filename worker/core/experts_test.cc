@@ -9,9 +9,10 @@ namespace atl::worker {
 namespace {
 
 struct Mixture : Fixture {
-  explicit Mixture(int64_t expert_fragments = 1) {
+  explicit Mixture(int64_t expert_fragments = 1, bool adapter = false) {
     order.spec.outer.overlap = Overlap::kNone;
     order.spec.outer.expert_fragments = expert_fragments;
+    if (adapter) return Starts();
     order.layers = {{"a", 100, 0, 2, 20, 30}, {"b", 50}};
     order.shards = {{0, 0, 0, 20, "ps1", "tcp://ps1"},
                     {1, 0, 20, 30, "ps1", "tcp://ps1", "", 0},
@@ -72,9 +73,7 @@ TEST_CASE("without weights of their own all experts are pushed and nothing is sa
 }
 
 TEST_CASE("beside an adapter experts see tokens, and nothing is said of them") {
-  Mixture island;
-  island.order.layers = {{"a", 100}, {"b", 50}};
-  island.Orders();
+  Mixture island(1, /*adapter=*/true);
   for (int step = 0; step < 4; ++step) island.TrainsOn({5, 0});
   CHECK(island.Captures().empty());
   CHECK(island.request.expert_tokens.empty());

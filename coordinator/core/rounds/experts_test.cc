@@ -79,17 +79,18 @@ TEST_CASE("initial weights say nothing of experts") {
   CHECK(world.Job().round.contributions.size() == taken);
 }
 
-TEST_CASE("a coordinator that starts again sends the tokens of what it had decided") {
+TEST_CASE("a decision is stored with its tokens, from which it is sent again") {
   Mixture mixture;
   mixture.Pushes("a", "7,0");
   mixture.world.Do("worker a stages");
   mixture.Pushes("b", "3,40");
   mixture.world.Do("worker b stages");
   mixture.world.Do("servers answer once");  // statistics; the commit is on its way
-  const std::string again = mixture.world.Do("coordinator restarts") +
-                            mixture.world.Do("server ps-0 attaches") +
-                            mixture.world.Do("servers answer");
-  CHECK(HasText(again, "experts 7 0 of 40"));
+  const DecisionRecord decided = mixture.world.Stored<DecisionRecord>().back();
+  REQUIRE(decided.participants.size() == 2);
+  CHECK(decided.participants[0].expert_tokens == std::vector<int64_t>{7, 0});
+  CHECK(decided.participants[1].expert_tokens == std::vector<int64_t>{3, 40});
+  mixture.world.DoLines({"coordinator restarts", "server ps-0 attaches", "servers answer"});
   CHECK(mixture.world.Job().summary.version == 1);
 }
 
@@ -98,10 +99,10 @@ TEST_CASE("a job that is rebuilt from its servers has the tokens of its newest r
   mixture.Pushes("a", "7,0");
   mixture.world.Do("worker a stages");
   mixture.Pushes("b", "3,40");
-  mixture.world.DoLines(
-      {"worker b stages", "servers answer", "coordinator is-lost",
-       "server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
-       "worker b attaches incarnation=1", "servers answer", "wait 10", "adopt lm-1"});
+  mixture.world.DoLines({"worker b stages", "servers answer", "coordinator is-lost",
+                         "server ps-0 attaches incarnation=1", "worker a attaches incarnation=1",
+                         "worker b attaches incarnation=1", "servers answer", "wait 10",
+                         "adopt lm-1"});
   REQUIRE(mixture.world.reply().ok());
   const DecisionRecord newest = mixture.world.Stored<DecisionRecord>().back();
   REQUIRE(newest.participants.size() == 2);
