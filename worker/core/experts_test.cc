@@ -12,7 +12,10 @@ struct Mixture : Fixture {
   explicit Mixture(int64_t expert_fragments = 1, bool adapter = false) {
     order.spec.outer.overlap = Overlap::kNone;
     order.spec.outer.expert_fragments = expert_fragments;
-    if (adapter) return Starts();
+    if (adapter) {
+      Starts();
+      return;
+    }
     order.layers = {{"a", 100, 0, 2, 20, 30}, {"b", 50}};
     order.shards = {{0, 0, 0, 20, "ps1", "tcp://ps1"},
                     {1, 0, 20, 30, "ps1", "tcp://ps1", "", 0},
