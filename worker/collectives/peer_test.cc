@@ -26,6 +26,19 @@ absl::Status Sum(Communicator& member, std::vector<float>& x) {
                              {x.data(), DType::kFloat32, 1, static_cast<int64_t>(x.size())});
 }
 
+// Sums of all members at once, each in a thread of its own: Catch2's assertions are of one thread.
+void SumAll(const std::vector<std::unique_ptr<Communicator>>& members,
+            std::vector<std::vector<float>>& x) {
+  std::vector<absl::Status> statuses(members.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      threads.emplace_back([&, rank] { statuses[rank] = Sum(*members[rank], x[rank]); });
+    }
+  }
+  for (const absl::Status& status : statuses) CHECK(status.ToString() == "OK");
+}
+
 PeerDelivery Message(const NodeId& from, const std::string& header, Payload payload = {}) {
   PeerDelivery delivery;
   delivery.from = from;
@@ -107,12 +120,7 @@ TEST_CASE("large tensors are added up in the order of ranks, in chunks") {
       expected[i] += of_member[i];
     }
   }
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < kSize; ++rank) {
-      threads.emplace_back([&, rank] { CHECK(Sum(*members[rank], numbers[rank]).ok()); });
-    }
-  }
+  SumAll(members, numbers);
   for (const auto& of_member : numbers) REQUIRE(of_member == expected);
 }
 
@@ -129,12 +137,7 @@ TEST_CASE("two_members_have_the_same_bits_whatever_the_size") {
         for (auto& of_member : x) of_member[i] = static_cast<float>(rng.Normal());
         expected[i] = x[0][i] + x[1][i];
       }
-      {
-        std::vector<std::jthread> threads;
-        for (int rank = 0; rank < 2; ++rank) {
-          threads.emplace_back([&, rank] { CHECK(Sum(*members[rank], x[rank]).ok()); });
-        }
-      }
+      SumAll(members, x);
       for (const auto& of_member : x) REQUIRE(of_member == expected);
     }
   }
@@ -157,15 +160,9 @@ TEST_CASE("a_small_all_reduce_sends_each_other_member_one_message") {
   };
   const auto sum = [&](size_t count) {
     const int64_t before = sent();
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 4; ++rank) {
-      threads.emplace_back([&, rank] {
-        std::vector<float> x(count, 1.0f);
-        CHECK(Sum(*members[rank], x).ok());
-        CHECK(x == std::vector<float>(count, 4.0f));
-      });
-    }
-    threads.clear();
+    std::vector<std::vector<float>> x(4, std::vector<float>(count, 1.0f));
+    SumAll(members, x);
+    CHECK(x == std::vector<std::vector<float>>(4, std::vector<float>(count, 4.0f)));
     return sent() - before;
   };
   CHECK(sum(1000) == 3);
