@@ -20,6 +20,10 @@ v1::Job LargeJob() {
     island->set_island(i);
     island->mutable_progress()->set_train_loss(1 + i);
     island->mutable_progress()->add_memory()->set_device(absl::StrCat("w", i, "/0"));
+    for (const int64_t tokens : {5, 3}) {
+      island->mutable_progress()->add_expert_tokens(tokens);
+      island->mutable_progress()->add_router_losses(1);
+    }
     island->mutable_plan()->set_number(7);
     for (int w = 0; w < kWorkersAnIsland; ++w) {
       island->add_workers()->set_worker(absl::StrCat("w", i, "-", w));
@@ -69,6 +73,9 @@ TEST_CASE("details_are_those_of_the_requested_island_alone") {
   CHECK(details.plan().members_size() == 0);
   REQUIRE(details.memory_size() == 1);
   CHECK(details.memory(0).device() == "w3/0");
+  REQUIRE(details.expert_tokens_size() == 2);
+  CHECK(details.expert_tokens(1) == 3);
+  CHECK(details.router_losses_size() == 2);
   CHECK(ToPage(LargeJob(), {.island = kIslands}).islands_size() == 0);
 }
 

@@ -2,7 +2,7 @@ import { h, Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import { act, num, useEvents, useGet } from './api.js';
 import { bytes, count, ended, islandState, loss, milliseconds, moment, rate, seconds, speed, unit } from './format.js';
-import { Gantt, PlanPicture, SiteMap } from './pictures.jsx';
+import { Gantt, LoadBars, PlanPicture, SiteMap } from './pictures.jsx';
 import { IslandLines } from './job.jsx';
 import { Badge, Problem, Section, Table, Tile } from './parts.jsx';
 
@@ -38,10 +38,29 @@ const MEMORY = [
   { title: 'measured', number: true, cell: (m) => bytes(m.peak_bytes), sort: (m) => num(m.peak_bytes) },
   { title: 'limit', number: true, cell: (m) => (num(m.limit_bytes) ? bytes(m.limit_bytes) : '–') },
 ];
+const EXPERTS = [
+  { title: 'mixture', number: true, cell: (m) => m.mixture },
+  { title: 'balance loss', number: true, cell: (m) => m.balance.toFixed(4), sort: (m) => m.balance },
+  { title: 'z-loss', number: true, cell: (m) => m.z.toFixed(4), sort: (m) => m.z },
+  { title: 'unseen', number: true, cell: (m) => m.tokens.filter((t) => t === 0).length },
+  { title: 'least load', number: true, cell: (m) => Math.min(...m.loads).toFixed(2), sort: (m) => Math.min(...m.loads) },
+  { title: 'most load', number: true, cell: (m) => Math.max(...m.loads).toFixed(2), sort: (m) => Math.max(...m.loads) },
+  { title: 'load by expert', wide: true, cell: (m) => <LoadBars loads={m.loads} tokens={m.tokens} /> },
+];
 const CHANGES = [
   { title: 'plan', number: true, cell: (c) => num(c.number) },
   { title: 'when', cell: (c) => (c.at_step_end ? 'at a step’s end' : 'at once') }, { title: 'reason', wide: true, cell: (c) => c.reason },
 ];
+
+// Mixtures: losses of their routers in the newest step; what each expert saw in the newest push, as tokens and in shares of the mean.
+function mixturesOf({ router_losses: losses = [], expert_tokens: tokens = [] }) {
+  const count = losses.length / 2, experts = count ? tokens.length / count : 0;
+  return experts === 0 ? [] : Array.from({ length: count }, (_, mixture) => {
+    const own = tokens.slice(mixture * experts, (mixture + 1) * experts).map(num);
+    const mean = Math.max(1, own.reduce((a, b) => a + b, 0)) / experts;
+    return { mixture, balance: losses[2 * mixture], z: losses[2 * mixture + 1], tokens: own, loads: own.map((t) => t / mean) };
+  });
+}
 
 // Between two sites, the fastest measured link between their workers.
 function siteLinks(sites, links) {
@@ -115,7 +134,7 @@ export function Island({ id, number, onLive }) {
   if (!job) return error ? <Problem error={error} /> : <p class="loading">Loading…</p>;
   const island = job.islands.find((i) => i.island === number);
   if (!island) return <Problem error={new Error(`${id} has no island ${number}.`)} />;
-  const d = island.details, plan = num(d.plan.number) ? d.plan : null;
+  const d = island.details, plan = num(d.plan.number) ? d.plan : null, mixtures = mixturesOf(d);
   return (
     <>
       <div class="crumbs"><a href="#/jobs">Jobs</a> / <a href={`#/jobs/${id}`}>{id}</a> / island {number}</div>
@@ -140,6 +159,7 @@ export function Island({ id, number, onLive }) {
         {d.plan_changes.length > 0 && <><h3>Newest plans, since the coordinator’s start</h3><Table columns={CHANGES} rows={[...d.plan_changes].reverse()} empty="" /></>}
       </Section>
       {d.stage_links.length > 0 && <Section title="Messages between stages" id="links"><Table columns={STAGE_LINKS} rows={d.stage_links} empty="" /></Section>}
+      {mixtures.length > 0 && <Section title="Experts" id="experts"><Table columns={EXPERTS} rows={mixtures} keyOf={(m) => m.mixture} empty="" /></Section>}
       {d.memory.length > 0 && <Section title="Memory" id="memory"><Table columns={MEMORY} rows={d.memory} empty="" /></Section>}
       <Section title="Workers that left, newest first" id="left"><Left job={id} island={number} /></Section>
       <Section title="Events, newest first" id="events"><IslandLines job={id} island={number} /></Section>

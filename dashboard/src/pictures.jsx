@@ -143,6 +143,18 @@ export function SiteMap({ sites, links }) {
 const KINDS = { FORWARD: ['F: forward', 0], INPUT_GRADIENT: ['B: input gradient', 1], WEIGHT_GRADIENT: ['W: weight gradient', 2], SYNC: ['all-reduce', 3], OPTIMIZER: ['optimizer', 6], COMMIT: ['commit', 7], WAIT: ['waiting', -1], SYNC_WAIT: ['waiting', -1] };
 const kindOf = (span) => KINDS[span.kind.replace('TRACE_KIND_', '')] || ['other', 5];
 
+// Loads of a mixture's experts, in shares of their mean, which the line marks.
+export function LoadBars({ loads, tokens }) {
+  const each = Math.max(2, Math.min(14, Math.floor(420 / loads.length))), high = 34;
+  const y = (load) => high * (1 - load / Math.max(2, ...loads));
+  return (
+    <svg width={each * loads.length} height={high} role="img" aria-label="load by expert">
+      {loads.map((load, e) => <rect x={e * each} y={y(load)} width={Math.max(1, each - 1)} height={Math.max(0.5, high - y(load))} fill={tokens[e] ? 'var(--series-0)' : 'var(--bad)'}><title>{`expert ${e}: ${tokens[e]} tokens, ${load.toFixed(2)} of the mean`}</title></rect>)}
+      <line x1="0" x2={each * loads.length} y1={y(1)} y2={y(1)} stroke="var(--muted)" stroke-dasharray="3 3" />
+    </svg>
+  );
+}
+
 // One step: a row a device, twice where there is a prediction.
 export function Gantt({ title, trace, scaleNs }) {
   const [holder, width] = useWidth(640);
