@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kRoundsDrawn = 16;
 
-// Copies what both messages have under one name: numbers, texts and messages of one type.
+// Copies what both messages have under one name: numbers, texts and messages of one type; of
+// repeated fields only those of messages.
 void CopySame(const google::protobuf::Message& from, google::protobuf::Message* to) {
   using google::protobuf::FieldDescriptor;
   const auto *read = from.GetReflection(), *write = to->GetReflection();
@@ -61,6 +62,8 @@ void Fill(const v1::Island& island, v1::page::Island* to) {
 void Fill(const v1::Island& island, v1::page::IslandDetails* to) {
   CopySame(island.progress(), to);
   CopySame(island, to);
+  *to->mutable_router_losses() = island.progress().router_losses();
+  *to->mutable_expert_tokens() = island.progress().expert_tokens();
   to->clear_plan();
   *to->mutable_plan()->mutable_replicas() = island.plan().replicas();
   to->mutable_plan()->set_number(island.plan().number());
