@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Rounds that exchange one fragment of the model each: nothing is lost, and the loss falls as without."""
+"""Rounds that exchange a part of the model each: a fragment, or the experts that tokens went through. Nothing is lost,
+and the loss falls as without."""
 import json
 import os
 import sys
@@ -93,6 +94,37 @@ def in_few_bits(fixture):
     check(pulled < whole * (2 + 0.1 * (rounds + 2)), f"{pulled} bytes in {rounds} rounds of {whole}")
     first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
     check(last < 0.5 * first, f"the validation loss went from {first} only to {last}")
+
+
+@case
+def experts_without_tokens_are_not_pushed(fixture):
+    """Two islands train a mixture whose steps have fewer tokens than it has experts: what no token went through is
+    not pushed, a worker that died and came back counts again, and nothing is lost"""
+    length, layers = 32, 2
+    fixture.starts(workers=2, servers=2, step_ms=20)
+    job = fixture.submits(model__family="mixtral", model__experts=64, model__experts_per_token=1,
+                          model__feed_forward=64, data__sequence_length=length, inner__batch_sequences=1,
+                          outer__steps_per_round=1, outer__grace_seconds=2, outer__push_encoding="float32",
+                          schedule__train_tokens=8_000)
+    whole = sum(4 * shard["elements"] for shard in fixture.reaches(job, 2)["shards"])
+
+    def traffic():
+        """What an island has pushed, in how many rounds at least, and its experts' tokens; too early: None."""
+        island = fixture.job(job)["islands"][0]
+        progress = island.get("progress", {})
+        pushed, tokens = int(progress.get("pushed_bytes", 0)), progress.get("expert_tokens")
+        return (pushed, island["rounds_accepted"], tokens) if tokens and island["rounds_accepted"] >= 12 else None
+    pushed, rounds, tokens = fixture.meanwhile("an island to say what it pushed", job, traffic, LIMIT_S)
+    check(len(tokens) == layers * 64 and sum(tokens) == layers * length, f"experts' tokens: {tokens}")
+    check(0 in tokens, f"all experts have tokens: {tokens}")
+    # Without, it would be the whole model a round.
+    check(pushed < whole * (2 + 0.7 * rounds), f"{pushed} bytes in {rounds} rounds of {whole}")
+    fixture.daemons["w2"].kill()
+    fixture.meanwhile("the eviction of w2", job, lambda: not fixture.island(job, "w2")["attached"])
+    fixture.daemons["w2"].start()
+    done = fixture.finishes(job)
+    first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
+    check(last < first, f"the validation loss went from {first} to {last}")
 
 
 if __name__ == "__main__":

@@ -76,15 +76,18 @@ def preview_and_pinned(fixture):
     # Workers have measured this model: what is printed now is what runs when the job is submitted.
     fixture.finishes(runs_as_printed(fixture, dict(TINY, layout__stages=2)))
 
-    # Moves one layer from the second stage to the first.
+    # Moves one layer of the stage that has most to a neighbour.
     stages = preview["islands"][0]["replicas"][0]["stages"]
-    first, second = stages[0], stages[1]
-    for stage in (first, second):
+    for stage in stages:
         stage.pop("recomputed_layers", None)
-    step = 1 if second["layers"] > 1 else -1
-    first["layers"] += step
-    second["first_layer"] += step
-    second["layers"] -= step
+    most = max(range(len(stages)), key=lambda i: stages[i]["layers"])
+    stages[most]["layers"] -= 1
+    if most > 0:
+        stages[most]["first_layer"] += 1
+        stages[most - 1]["layers"] += 1
+    else:
+        stages[1]["first_layer"] -= 1
+        stages[1]["layers"] += 1
     path = os.path.join(fixture.folder, "pinned.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(preview, file)
