@@ -104,7 +104,8 @@ def experts_without_tokens_are_not_pushed(fixture):
     fixture.starts(workers=2, servers=2, step_ms=20)
     job = fixture.submits(model__family="mixtral", model__experts=64, model__experts_per_token=1,
                           model__feed_forward=64, data__sequence_length=length, inner__batch_sequences=1,
-                          outer__steps_per_round=1, outer__grace_seconds=2, outer__push_encoding="float32",
+                          outer__steps_per_round=1, outer__balance_steps=False, outer__grace_seconds=2,
+                          outer__push_encoding="float32",
                           schedule__train_tokens=8_000)
     whole = sum(4 * shard["elements"] for shard in fixture.reaches(job, 2)["shards"])
 

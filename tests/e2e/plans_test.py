@@ -137,7 +137,7 @@ def preview_and_pinned(fixture):
     island.pop("programs")
 
     # A device that is not there: the job says so and runs nothing else.
-    second["devices"] = ["w9/0"]
+    stages[1]["devices"] = ["w9/0"]
     with open(path, "w", encoding="utf-8") as file:
         json.dump(preview, file)
     lost = fixture.submits("lost", **dict(TINY, layout__plan=path))
