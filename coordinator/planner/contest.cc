@@ -197,13 +197,16 @@ void Contest::TryShapes() {
   if (won || Few()) ImproveAll(options_.improvements / 4);
 }
 
-void Contest::Finish() {
+void Contest::SearchLonger() {
   Layout layout = plan_.layout;
   auto outcome = Evaluated(layout, nullptr, plan_.rank, std::max(kLastRestarts, options_.restarts));
-  if (outcome.ok() && KeepsLimits(layout, outcome->step_s)) {
-    const double rank = ranking_.Rank(layout, outcome->step_s);
-    if (rank < plan_.rank) Win({std::move(layout), *std::move(outcome), rank, winner_});
-  }
+  if (!outcome.ok() || !KeepsLimits(layout, outcome->step_s)) return;
+  const double rank = ranking_.Rank(layout, outcome->step_s);
+  if (rank < plan_.rank) Win({std::move(layout), *std::move(outcome), rank, winner_});
+}
+
+void Contest::Finish() {
+  if (!Stopped()) SearchLonger();
   Rerank(cluster_, costs_, job_, plan_);
   std::stable_sort(plan_.alternatives.begin(), plan_.alternatives.end(),
                    [](const Alternative& a, const Alternative& b) { return a.rank < b.rank; });

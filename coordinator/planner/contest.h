@@ -70,7 +70,8 @@ class Contest {
   bool Improve(int tries);
   // Two stages per device, of the winner and of those that it may make better than the winner.
   void TryShapes();
-  // Searches longer for the winner's schedule, and completes the plan.
+  // Searches longer for the winner's schedule, unless the search is stopped, and completes the
+  // plan.
   void Finish();
 
  private:
@@ -90,6 +91,7 @@ class Contest {
   absl::StatusOr<Outcome> Evaluated(Layout& layout, const Outcome* known, double rank_limit,
                                     int restarts);
   bool Climb(Start& start, int tries);
+  void SearchLonger();
   // Notes which limit it goes over.
   bool KeepsLimits(const Layout& layout, double step_s);
   // Keeps the best plain layouts whose devices idle and whose pipelines stay inside sites, one of
