@@ -9,7 +9,6 @@
 
 #include "cli/client.h"
 #include "cli/text/output.h"
-#include "cli/text/render.h"
 #include "common/bytes_text.h"
 #include "common/files.h"
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <iostream>
 #include <optional>
@@ -13,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "cli/client.h"
 #include "cli/confirm.h"
 #include "cli/inspect_job.h"
@@ -21,7 +19,6 @@
 #include "cli/list.h"
 #include "cli/play/rehearse.h"
 #include "cli/text/output.h"
-#include "cli/text/printable.h"
 #include "cli/text/render.h"
 #include "cli/text/screen.h"
 #include "common/event_loop.h"
@@ -203,7 +200,7 @@ int WatchJob(const Global& global, const std::string& job, int interval_ms, bool
   return GetExitCode(last);
 }
 
-void PrintWarnings(const JobInspection& found) {
+void PrintWarnings(const Inspection& found) {
   for (const std::string& warning : found.warnings) std::cerr << "warning: " << warning << "\n";
 }
 

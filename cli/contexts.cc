@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/text/output.h"
-#include "cli/text/render.h"
+#include "cli/text/table.h"
 #include "common/files.h"
 #include "common/toml_message.h"
 #include "common/toml_text.h"

@@ -22,7 +22,7 @@ namespace {
 
 // The line for what is there, or that `path` is not on this machine; the error otherwise.
 absl::Status AddLine(const char* field, const std::string& path,
-                     const absl::StatusOr<std::string>& found, JobInspection* job) {
+                     const absl::StatusOr<std::string>& found, Inspection* job) {
   if (absl::IsNotFound(found.status()) || absl::IsUnavailable(found.status())) {
     absl::StrAppend(&job->text, field, ": not looked at: ", found.status().message(), "\n");
     job->unread.push_back(path);
@@ -78,7 +78,7 @@ absl::StatusOr<std::string> InspectAdapter(const std::string& folder, const Mode
 
 // Reads the tasks that are here.
 absl::Status InspectTasks(const JobSpec& spec, const ModelConfig& config,
-                          const InspectionDepth& depth, JobInspection* job) {
+                          const InspectionDepth& depth, Inspection* job) {
   int64_t tokens_max = kTaskTokensMax;
   for (const EvaluationSpec& evaluation : spec.evaluation) {
     if (!depth.remote && IsRemotePath(evaluation.path)) {
@@ -125,8 +125,8 @@ absl::Status CheckSpecialTokens(const JobSpec& spec, const ModelConfig& config) 
 
 }  // namespace
 
-absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth) {
-  JobInspection job;
+absl::StatusOr<Inspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth) {
+  Inspection job;
   std::string warning;
   const absl::StatusOr<ModelConfig> config = ModelConfigOfJob(spec, &warning);
   if (!warning.empty()) absl::StrAppend(&job.text, "warning: ", warning, "\n");
@@ -154,7 +154,7 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
     ATOLL_RETURN_IF_ERROR(AddLine("model", path, config.status(), &job));
     vocabulary = int64_t{1} << 31;  // unknown here
   }
-  ATOLL_ASSIGN_OR_RETURN(const DataInspection data,
+  ATOLL_ASSIGN_OR_RETURN(const Inspection data,
                          InspectData(spec.data, vocabulary, images, frame, depth));
   absl::StrAppend(&job.text, "data: ", data.text, "\n");
   job.warnings.insert(job.warnings.end(), data.warnings.begin(), data.warnings.end());
@@ -167,7 +167,7 @@ absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDe
   return job;
 }
 
-std::string ValidText(const JobInspection& found) {
+std::string ValidText(const Inspection& found) {
   if (found.unread.empty()) return "valid";
   return absl::StrCat("valid; not looked at: ", absl::StrJoin(found.unread, ", "));
 }

@@ -11,20 +11,13 @@
 
 namespace atl::cli {
 
-struct JobInspection {
-  std::string text;                   // lines
-  std::vector<std::string> warnings;  // of what a worker would do, but hardly as it is meant
-  std::vector<std::string> unread;    // what was not looked at
-  std::vector<std::string> missing;   // of that: what is not on this machine
-};
-
 // A line for the model file and the initial weights, if the job has any, and one for tokenizer and
 // data. Reads the beginnings of files alone: of weights names, types and shapes. What a worker
 // would refuse is the error.
-absl::StatusOr<JobInspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth = {});
+absl::StatusOr<Inspection> InspectJob(const JobSpec& spec, const InspectionDepth& depth = {});
 
 // "valid", or what of it was not looked at too.
-std::string ValidText(const JobInspection& found);
+std::string ValidText(const Inspection& found);
 
 }  // namespace atl::cli
 

@@ -50,7 +50,7 @@ class Fixture {
     fs::create_directories(fs::path(at(name)).parent_path());
     std::ofstream(at(name)) << text;
   }
-  JobInspection Inspect() const {
+  Inspection Inspect() const {
     const auto found = InspectJob(spec);
     INFO(found.status().message());
     REQUIRE(found.ok());

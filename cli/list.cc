@@ -1,7 +1,6 @@
 #include "cli/list.h"
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <map>
 

@@ -4,9 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <set>
 #include <thread>

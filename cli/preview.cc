@@ -9,13 +9,12 @@
 #include "absl/strings/str_join.h"
 #include "cli/client.h"
 #include "cli/text/output.h"
-#include "cli/text/render.h"
+#include "cli/text/table.h"
 #include "common/bytes_text.h"
 #include "common/model/job_model.h"
 #include "common/model/layout.h"
 #include "common/number_text.h"
 #include "common/protocol/wire.h"
-#include "coordinator/plan_io/plan_message.h"
 #include "proto/control.pb.h"
 
 namespace atl::cli {

@@ -4,7 +4,6 @@
 #include <iostream>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/text/output.h"
-#include "cli/text/render.h"
 #include "common/files.h"
 #include "common/model/job_model.h"
 #include "common/paths.h"

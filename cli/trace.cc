@@ -8,7 +8,6 @@
 #include "cli/client.h"
 #include "cli/pictures/step_picture.h"
 #include "cli/text/output.h"
-#include "cli/text/render.h"
 #include "cli/text/trace_text.h"
 #include "cli/write_file.h"
 #include "common/number_text.h"

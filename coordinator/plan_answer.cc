@@ -3,7 +3,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planning/auxiliary_memory.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/objective.h"
 #include "coordinator/planning/planning.h"

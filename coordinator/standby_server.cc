@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <mutex>
-#include <utility>
 
 #include "common/http/http_server.h"
 #include "common/net/control/grpc_listener.h"

@@ -1,7 +1,6 @@
 #include "paramserver/flags.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <string>
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/logging.h"
 #include "common/machine/room.h"

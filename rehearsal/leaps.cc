@@ -1,7 +1,6 @@
 // Steps: one by one, or as many at once as a copy of the core makes before it does anything else
 // than to begin the next one. What arrives meanwhile takes the core back to that instant.
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 

@@ -1,7 +1,6 @@
 #include "rehearsal/picture.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "rehearsal/players.h"
 
 namespace atl::rehearsal {

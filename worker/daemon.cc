@@ -11,18 +11,15 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_join.h"
 #include "common/end_signals.h"
 #include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/machine/limits.h"
 #include "common/net/control/attach_client.h"
-#include "common/net/control/leader.h"
 #include "common/net/control/tls.h"
 #include "common/net/relay/places.h"
 #include "common/net/relay/relay.h"
 #include "common/object_store/http.h"
-#include "common/plural.h"
 #include "common/protocol/mark_file.h"
 #include "common/protocol/wire.h"
 #include "common/service_manager.h"
@@ -376,7 +373,6 @@ class Daemon {
   std::optional<StartPull> next_pull_;
   std::string activity_;
   std::map<std::string, Instant> activity_logged_;  // by activity without its numbers
-  // The mark that fences other coordinators is not on the disk: nothing more is done.
   int exit_code_ = 0;
 };
 
@@ -392,19 +388,6 @@ absl::StatusOr<std::unique_ptr<StateFolder>> OpenStateFolder(const std::string& 
     LogWarning("worker", *report);
   }
   return state;
-}
-
-// Lists the files that jobs never read: what identifies this worker, the programs' configuration,
-// and what the system says of processes.
-std::vector<std::string> OwnFiles(const DaemonOptions& options) {
-  std::vector<std::string> own = {"/etc/atoll", "/proc", "/sys"};
-  for (const char* suffix : {"", ".new", ".former"}) {
-    own.push_back(absl::StrCat(options.state_dir, "/identity", suffix));
-  }
-  for (const std::string& path : {options.curve_key_path, options.tls.key_path}) {
-    if (!path.empty()) own.push_back(path);
-  }
-  return own;
 }
 
 // Tries whether they work; each job gets backends of its own.
@@ -436,7 +419,7 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
   ATOLL_RETURN_IF_ERROR(
       EnterCluster({Role::kWorker, options.name}, own, options.join,
                    {&options.coordinator, &options.tls, &options.curve_key_path}));
-  options.roots.never = OwnFiles(options);
+  options.roots.never = ListOwnFiles(options);
   const auto renewer = StartRenewer(own, options.tls, options.coordinator);
   WarnIfUnreachable(options);
   EventLoop<Event> loop(kEventsMax);

@@ -86,6 +86,17 @@ void WarnIfUnreachable(const DaemonOptions& options) {
              "of this machine");
 }
 
+std::vector<std::string> ListOwnFiles(const DaemonOptions& options) {
+  std::vector<std::string> own = {"/etc/atoll", "/proc", "/sys"};
+  for (const char* suffix : {"", ".new", ".former"}) {
+    own.push_back(absl::StrCat(options.state_dir, "/identity", suffix));
+  }
+  for (const std::string& path : {options.curve_key_path, options.tls.key_path}) {
+    if (!path.empty()) own.push_back(path);
+  }
+  return own;
+}
+
 Emulation MakeEmulation(const DaemonOptions& options) {
   Emulation emulation;
   if (options.emulate_block_ms > 0) {

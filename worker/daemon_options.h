@@ -87,6 +87,10 @@ absl::Status CheckOptions(const DaemonOptions& options);
 // An island of several workers needs every member within the others' reach.
 void WarnIfUnreachable(const DaemonOptions& options);
 
+// Lists the files that jobs never read: what identifies this worker, the programs' configuration,
+// and what the system says of processes.
+std::vector<std::string> ListOwnFiles(const DaemonOptions& options);
+
 Emulation MakeEmulation(const DaemonOptions& options);
 // Returns the addition to a device's name.
 std::string EmulationText(const DaemonOptions& options);

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "worker/model/merge_adapter.h"
 #include "worker/model/model.h"
 #include "worker/model/weights.h"
 #include "worker/outer/transfer_limits.h"

@@ -11,6 +11,7 @@
 
 #include "common/model/layout.h"
 #include "common/net/testing/test_handler.h"
+#include "worker/model/merge_adapter.h"
 #include "worker/model/weights.h"
 #include "worker/outer/transfer_limits.h"
 

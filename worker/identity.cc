@@ -1,7 +1,6 @@
 #include "worker/identity.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

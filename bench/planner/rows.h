@@ -26,7 +26,7 @@ struct Row {
 
 double MeasureCpuSeconds(const std::function<void()>& work);
 
-// With as many threads as a coordinator searches with. `ran`: the layouts that ran before.
+// Plans with as many threads as a coordinator searches with. `ran`: the layouts that ran before.
 absl::StatusOr<plan::Plan> PlanSetting(const Setting& setting,
                                        const std::vector<plan::Layout>& ran = {});
 

@@ -11,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "cli/client.h"
 #include "cli/doctor/doctor_gpu.h"
 #include "cli/doctor/doctor_links.h"

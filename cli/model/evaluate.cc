@@ -21,7 +21,6 @@
 #include "common/end_signals.h"
 #include "common/masked_tokens.h"
 #include "common/plural.h"
-#include "worker/data/tokenize.h"
 #include "worker/evaluation/task_rows.h"
 
 namespace atl::cli {

@@ -14,9 +14,7 @@
 #include "cli/text/text_stream.h"
 #include "common/bounded_json.h"
 #include "common/model/json.h"
-#include "worker/data/tokenize.h"
 #include "worker/model/generate.h"
-#include "worker/model/weights.h"
 
 namespace atl::cli {
 namespace {

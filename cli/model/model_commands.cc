@@ -17,7 +17,6 @@
 #include "common/protocol/wire.h"
 #include "worker/data/image_folder.h"
 #include "worker/export.h"
-#include "worker/model/weights.h"
 
 namespace atl::cli {
 namespace {

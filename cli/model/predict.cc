@@ -15,7 +15,6 @@
 #include "common/check.h"
 #include "worker/data/image_codec.h"
 #include "worker/data/image_folder.h"
-#include "worker/model/weights.h"
 
 namespace atl::cli {
 namespace {

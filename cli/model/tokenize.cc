@@ -7,8 +7,6 @@
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"

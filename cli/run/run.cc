@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -76,7 +75,7 @@ absl::StatusOr<Prepared> Prepare(const RunFlags& flags) {
   }
   Prepared prepared{std::move(folder), *std::move(spec)};
   ATOLL_RETURN_IF_ERROR(CheckMembers(flags, prepared.folder, &prepared));
-  ATOLL_ASSIGN_OR_RETURN(const JobInspection found, InspectJob(prepared.spec));
+  ATOLL_ASSIGN_OR_RETURN(const Inspection found, InspectJob(prepared.spec));
   if (!found.missing.empty()) {
     return absl::NotFoundError(absl::StrCat("the job names what is not on this machine: ",
                                             absl::StrJoin(found.missing, ", ")));

@@ -33,7 +33,7 @@ double ShownSpeed(const v1::JobSummary& s);
 // `now_ms`: wall time, for ages.
 std::string JobsTable(const v1::ListReply& reply, int64_t now_ms);
 std::string JobText(const v1::Job& job, int decisions);  // `atoll show`
-// Where the job stands in what a rehearsal predicted; empty: it was not rehearsed.
+// Says where the job stands in what a rehearsal predicted; empty: it was not rehearsed.
 std::string RehearsedText(const v1::Job& job);
 std::string StatusText(const v1::ClusterStatus& status);
 std::string LogText(const v1::LogLine& line);

@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/jinja/filters.h"
 #include "common/jinja/functions.h"
-#include "common/jinja/tests.h"
 #include "common/jinja/text.h"
 
 namespace atl::jinja {

@@ -1,6 +1,5 @@
 #include "common/jinja/tests.h"
 
-#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"

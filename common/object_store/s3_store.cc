@@ -3,7 +3,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/object_store/signature.h"
 #include "common/object_store/xml.h"

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <ctime>
-#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"

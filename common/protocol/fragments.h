@@ -17,8 +17,8 @@
 
 namespace atl {
 
-// How a job's shards are assigned. With 1 of both every round has all of them; at most one of the
-// two is above.
+// The numbers of fragments to which a job's layers, or its experts alone, are assigned. With 1 of
+// both every round has all shards; at most one of the two is above 1.
 struct Fragments {
   int64_t layers = 1;
   int64_t experts = 1;
@@ -72,7 +72,7 @@ int64_t CountTurns(Version version, const Shard& shard, const Fragments& fragmen
   return fragments.Find(shard) < 0 ? version : (version - 1) / fragments.count() + 1;
 }
 
-// Returns of how many rounds of so many steps one averages moments; 0: none does.
+// Counts the rounds of so many steps of which one averages moments; 0: none does.
 inline int64_t CountMomentsRounds(const OuterSpec& outer, int64_t steps) {
   return (outer.average_moments_steps + steps - 1) / std::max<int64_t>(1, steps);
 }

@@ -1,5 +1,6 @@
 #include "common/protocol/wire.h"
 
+#include "common/protocol/node_name.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/wire_limits.h"
 #include "common/status.h"

@@ -2,22 +2,12 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/node_name.h"
 #include "common/protocol/position_range.h"
 #include "proto/control.pb.h"
 
 namespace atl {
-namespace {
-
-bool IsNodeLetter(char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; }
-
-}  // namespace
-
-bool IsNodeName(absl::string_view name) {
-  return !name.empty() && name.size() <= 63 && name[0] != '-' && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), IsNodeLetter);
-}
 
 bool IsDeviceName(absl::string_view name) {
   return !name.empty() && name.size() <= 80 && name[0] != '.' &&

@@ -36,9 +36,6 @@ inline constexpr int kMaxMicroBatches = 1 << 20;
 inline constexpr int kMaxTraceDevices = 4096;
 inline constexpr int64_t kMaxTraceIndex = 1 << 24;  // of stages, layers, micro-batches, chunks
 
-// A daemon's name: 1 to 63 letters, digits, '-', '_' and '.', of which '-' and '.' are not the
-// first.
-bool IsNodeName(absl::string_view name);
 // Letters of a worker's name, and '/' before a device's index. Whether there is such a device,
 // island_plan.h's Validate says.
 bool IsDeviceName(absl::string_view name);

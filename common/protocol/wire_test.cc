@@ -18,16 +18,12 @@ using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
 // Fields that the planner's message has to print, and a worker's plan has not.
-const std::set<std::string> kDerived = {"atl.v1.PlannedIsland.island",
-                                        "atl.v1.PlannedIsland.rings",
-                                        "atl.v1.PlannedIsland.steps_per_round",
-                                        "atl.v1.Replica.sample_share",
-                                        "atl.v1.Operation.peer",
-                                        "atl.v1.DeviceProgram.first_ns",
-                                        "atl.v1.DeviceProgram.last_ns",
-                                        "atl.v1.DeviceProgram.busy_ns",
-                                        "atl.v1.DeviceProgram.state_bytes",
-                                        "atl.v1.DeviceProgram.activation_bytes"};
+const std::set<std::string> kDerived = {
+    "atl.v1.PlannedIsland.island",          "atl.v1.PlannedIsland.steps_per_round",
+    "atl.v1.Replica.sample_share",          "atl.v1.Operation.peer",
+    "atl.v1.DeviceProgram.first_ns",        "atl.v1.DeviceProgram.last_ns",
+    "atl.v1.DeviceProgram.busy_ns",         "atl.v1.DeviceProgram.state_bytes",
+    "atl.v1.DeviceProgram.activation_bytes"};
 
 // Fills every field of a message with a value that no other field has, so that a field that is
 // forgotten or mixed up in wire.cc cannot go unseen.

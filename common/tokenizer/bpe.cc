@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/unicode.h"
 

@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "common/tokenizer/unicode.h"
-
 namespace atl::tokenizer {
 
 absl::Status Vocabulary::Add(std::string token, int64_t id, const std::string& where) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/tokenizer/unicode.h"
-
 namespace atl::tokenizer {
 namespace {
 

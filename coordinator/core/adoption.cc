@@ -218,8 +218,7 @@ absl::Status Rebuild(State& s, Job& job, const Descriptions& described, absl::st
   if (whole->newest != nullptr) TakeNewest(job, *whole);
   VacateIslands(s, job, image, reason);
   DropUndecided(s, job, by_server, whole->newest);
-  Worker* const spare = job.spare ? s.FindWorker(job.spare->worker) : nullptr;
-  if (spare != nullptr) ReleaseSpare(s, *spare, reason);
+  ReleaseSpareFrom(s, job, reason);
   const JobState before = progress.state;
   const bool stays = before == JobState::kPaused || job.ended();
   s.SetState(job,
@@ -262,33 +261,32 @@ bool IsOrphan(const State& s, const JobId& id) {
          (job == nullptr || (!job->record.removed && job->record.shards.empty()));
 }
 
-// Servers to which shards have moved since this store was written.
-void AddHeldElsewhere(const State& s, const Job& job, Descriptions& by_server) {
-  const auto holders = s.held.find(job.id());
-  if (holders == s.held.end()) return;
-  for (const auto& [server, held] : holders->second) {
-    if (held.described && !job.rounds.links.contains(server)) by_server[server] = &*held.described;
+// Collects what the job's servers have described, also those to which shards have moved since this
+// store was written. A server may hold nothing: what it held has moved, or is lost. Returns the
+// first that has not said what it holds; null: all have.
+const NodeId* CollectDescriptions(const State& s, const Job& job, Descriptions& by_server) {
+  if (const auto holders = s.held.find(job.id()); holders != s.held.end()) {
+    for (const auto& [server, held] : holders->second) {
+      if (held.described && !job.rounds.links.contains(server))
+        by_server[server] = &*held.described;
+    }
   }
-}
-
-// It says so: what it held has moved since this store was written, or is lost.
-bool HoldsNothing(const State& s, const NodeId& server, const ServerLink& link) {
-  const Server* member = s.FindServer(server);
-  return member != nullptr && member->attached && link.empty && !link.described;
+  for (const auto& [server, link] : job.rounds.links) {
+    const Server* member = s.FindServer(server);
+    if (member != nullptr && member->attached && link.empty && !link.described) continue;
+    if (!link.described) return &server;
+    by_server[server] = &*link.described;
+  }
+  return nullptr;
 }
 
 // Adopts a job whose shards are placed.
 absl::Status AdoptOutdated(State& s, Job& job) {
   Descriptions by_server;
-  AddHeldElsewhere(s, job, by_server);
-  for (const auto& [server, link] : job.rounds.links) {
-    if (HoldsNothing(s, server, link)) continue;
-    if (!link.described) {
-      return absl::UnavailableError(absl::StrCat("parameter server ", server,
-                                                 " has not said what it holds of job ", job.id(),
-                                                 ": start it, try again"));
-    }
-    by_server[server] = &*link.described;
+  if (const NodeId* server = CollectDescriptions(s, job, by_server)) {
+    return absl::UnavailableError(absl::StrCat("parameter server ", *server,
+                                               " has not said what it holds of job ", job.id(),
+                                               ": start it, try again"));
   }
   const absl::Status status = Rebuild(s, job, by_server, "adopted");
   if (status.ok()) s.held.erase(job.id());
@@ -447,12 +445,7 @@ absl::Status Adopt(State& s, const JobId& id) {
 bool RebuildIfWhole(State& s, Job& job) {
   if (!job.progress.outdated.empty()) return false;
   Descriptions by_server;
-  AddHeldElsewhere(s, job, by_server);
-  for (const auto& [server, link] : job.rounds.links) {
-    if (HoldsNothing(s, server, link)) continue;
-    if (!link.described) return false;
-    by_server[server] = &*link.described;
-  }
+  if (CollectDescriptions(s, job, by_server) != nullptr) return false;
   const absl::Status status = Rebuild(s, job, by_server, "rebuilt");
   if (status.ok()) s.held.erase(job.id());
   if (status.ok()) return true;

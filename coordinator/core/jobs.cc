@@ -221,8 +221,7 @@ absl::Status Control(State& s, Job& job, const ControlJob& request) {
 void StopJob(State& s, Job& job, JobState state, const std::string& reason) {
   s.SetState(job, state, reason);
   StopWorkers(s, job, reason);
-  Worker* const spare = job.spare ? s.FindWorker(job.spare->worker) : nullptr;
-  if (spare != nullptr) ReleaseSpare(s, *spare, reason);
+  ReleaseSpareFrom(s, job, reason);
   job.planning.clear();
   job.switches.clear();
   job.called.clear();

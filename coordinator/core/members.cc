@@ -4,17 +4,14 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/protocol/limits.h"
+#include "common/protocol/node_name.h"
 #include "coordinator/core/adoption.h"
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/names.h"
-#include "coordinator/core/preparation.h"
 #include "coordinator/core/relays.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/rounds.h"
@@ -34,13 +31,6 @@ constexpr size_t kMaxListed = 256;  // devices of one worker
 constexpr size_t kMaxHeld = 4096;   // jobs of which a worker has a checkpoint
 constexpr size_t kMaxForeign = 256;
 constexpr int64_t kEpochsSpare = int64_t{1} << 24;  // of restarts after the newest
-
-bool IsNodeId(const NodeId& name) {
-  if (name.empty() || name.size() > 63 || name[0] == '-' || name[0] == '.') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
-}
 
 const char* KindName(MemberKind kind) {
   return kind == MemberKind::kWorker ? "worker" : "parameter server";
@@ -178,7 +168,7 @@ void Detach(State& s, Member& member, const Loss& loss) {
 // Why a hello like this one is refused; nothing: it may be accepted.
 std::optional<Refused> Refusal(State& s, const MemberId& key, Incarnation incarnation,
                                const std::string& software_version, const ClusterMark& mark) {
-  if (!IsNodeId(key.name)) {
+  if (!IsNodeName(key.name)) {
     return Refused{
         "a name is 1 to 63 letters, digits, '-', '_' and '.', and begins with none of '-' and '.'",
         true};
@@ -324,18 +314,6 @@ void WelcomeWorker(State& s, Worker& worker) {
   worker.heartbeat_interval = ComputeHeartbeatInterval(s, worker);
   worker.lease = worker.heartbeat_interval * kMissedHeartbeatsBeforeEviction;
   s.Send(worker, MakeWelcome(s, worker));
-}
-
-// After its hello.
-void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret) {
-  member.relay_address = CleanText(address, 256);
-  member.relay_secret = CleanText(secret, 64);
-  if (member.relay_address.empty()) {
-    s.relays.erase(member.id());
-  } else {
-    s.relays.insert(member.id());
-  }
-  AssignRelays(s);
 }
 
 struct WorkerHandler {

@@ -14,7 +14,6 @@
 #include "coordinator/core/members.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_exchange.h"
-#include "coordinator/core/rounds/site_jobs.h"
 #include "coordinator/core/shards/placement.h"
 #include "coordinator/core/shards/servers.h"
 #include "coordinator/core/sharing/spares.h"

@@ -1,10 +1,8 @@
 #include "coordinator/core/reconcile.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "common/crash_scope.h"
 #include "coordinator/core/drain.h"
@@ -13,7 +11,6 @@
 #include "coordinator/core/islands/switching.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/members.h"
-#include "coordinator/core/preparation.h"
 #include "coordinator/core/removal.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"

@@ -84,6 +84,17 @@ bool UpdateRelays(const State& s, Member& member, Loads& loads) {
 
 }  // namespace
 
+void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret) {
+  member.relay_address = CleanText(address, 256);
+  member.relay_secret = CleanText(secret, 64);
+  if (member.relay_address.empty()) {
+    s.relays.erase(member.id());
+  } else {
+    s.relays.insert(member.id());
+  }
+  AssignRelays(s);
+}
+
 void AssignRelays(State& s) {
   if (s.relays.empty() && !s.relayed) return;
   Loads loads = CountLoads(s);

@@ -12,6 +12,10 @@ namespace atl::coord {
 
 inline constexpr size_t kRelaysByMember = 2;  // the second takes over from the first
 
+// Notes after the member's hello whether it is a relay (`address` is not empty), and assigns
+// relays.
+void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret);
+
 // Gives attached members the relays that they lack, and takes away those that are not there any
 // more; members whose relays have changed are welcomed anew. A relay stays for as long as it is
 // there: links go through it. A new one is of the member's site where there is one, and of these

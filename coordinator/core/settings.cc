@@ -1,7 +1,5 @@
 #include "coordinator/core/settings.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/round_length.h"

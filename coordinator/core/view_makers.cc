@@ -12,6 +12,7 @@
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/relays.h"
+#include "coordinator/core/rounds/expert_tokens.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_jobs.h"

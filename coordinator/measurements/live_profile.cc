@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "coordinator/planning/planning.h"
 
 namespace atl {
 namespace {

@@ -58,26 +58,6 @@ void AddDerived(const IslandPlan& plan, v1::PlannedIsland& island) {
   }
 }
 
-// Rank r of the stage that holds the layer in every replica: one ring per layer and rank.
-void AddRings(const plan::Cluster& cluster, const plan::Layout& layout, int layers,
-              v1::PlannedIsland& island) {
-  if (layout.replicas.size() < 2) return;
-  for (int l = 0; l < layers; ++l) {
-    for (int rank = 0; rank < layout.tensor_parallel; ++rank) {
-      v1::SyncRing ring;
-      ring.set_layer(l);
-      for (const plan::Replica& replica : layout.replicas) {
-        for (const plan::Stage& stage : replica.stages) {
-          if (l < stage.first_layer || l >= stage.last_layer) continue;
-          if (rank >= std::ssize(stage.devices)) continue;
-          ring.add_devices(cluster.devices[stage.devices[rank]].id);
-        }
-      }
-      if (!ring.devices().empty()) *island.add_rings() = std::move(ring);
-    }
-  }
-}
-
 void AddTimes(const plan::Cluster& cluster, const plan::Plan& plan, v1::PlannedIsland& island) {
   struct Use {
     const sim::DeviceUse* device = nullptr;
@@ -174,7 +154,6 @@ void AddIsland(const plan::Cluster& cluster, const plan::Costs& costs, const pla
   EncodePlan(runtime, &island);
   island.set_island(message.islands_size() - 1);
   AddDerived(runtime, island);
-  AddRings(cluster, plan.layout, static_cast<int>(costs.model().layers.size()), island);
   AddTimes(cluster, plan, island);
   for (const PlanProgram& program : runtime.programs) used.insert(program.device);
 }

@@ -1,8 +1,6 @@
 #include "coordinator/recording/replay.h"
 
-#include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"

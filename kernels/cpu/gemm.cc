@@ -4,7 +4,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "common/check.h"
 

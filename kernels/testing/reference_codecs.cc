@@ -115,7 +115,7 @@ int GetBits(const std::byte* bytes, int64_t at, int width) {
   return value;
 }
 
-// Where the bits of the i-th number of `count` begin.
+// Returns the bit at which the i-th of `count` indices begins, and below its code.
 int64_t IndexAt(int64_t i) { return 64 + i * kTopKIndexBits; }
 int64_t CodeAt(int64_t i, int64_t count) { return (IndexAt(count) + 7) / 8 * 8 + 2 * i; }
 

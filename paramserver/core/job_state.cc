@@ -5,10 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "common/net/tensor/tensor_types.h"
 #include "common/protocol/experts.h"
 #include "common/protocol/fragments.h"

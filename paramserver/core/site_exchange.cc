@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "kernels/host_ops.h"
 #include "paramserver/core/job_state.h"

@@ -1,7 +1,6 @@
 #include "worker/core/leases.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/element_ranges.h"
 

@@ -11,7 +11,6 @@
 // Needs jpeglib.h.
 #include <jerror.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/file_kind.h"

@@ -2,8 +2,6 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
-
 #include "absl/strings/str_replace.h"
 #include "common/check.h"
 #include "worker/data/inputs.h"

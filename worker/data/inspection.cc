@@ -1,7 +1,6 @@
 #include "worker/data/inspection.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -101,7 +100,7 @@ absl::StatusOr<std::string> DocumentsText(const DataSpec& spec, const DataPart& 
 
 // Adds what is known of the documents of a part that was read to its end, or not.
 absl::Status AddDocumentsText(const DataSpec& spec, const DataPart& part, bool whole,
-                              int64_t documents, int64_t cut, DataInspection* found) {
+                              int64_t documents, int64_t cut, Inspection* found) {
   if (!whole) {
     absl::StrAppend(&found->text, cut, " of the first ", CountText(documents, "document"),
                     " cut at ", CountText(DocumentTokensMax(spec), "token"));
@@ -112,13 +111,13 @@ absl::Status AddDocumentsText(const DataSpec& spec, const DataPart& part, bool w
   return absl::OkStatus();
 }
 
-void WarnOfLeftOut(const std::string& path, const LeftOut& left_out, DataInspection* found) {
+void WarnOfLeftOut(const std::string& path, const LeftOut& left_out, Inspection* found) {
   const std::string text = left_out.Text();
   if (!text.empty()) found->warnings.push_back(absl::StrCat("data path ", path, ": ", text));
 }
 
 absl::Status InspectText(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
-                         const InspectionDepth& depth, DataInspection* found) {
+                         const InspectionDepth& depth, Inspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const TextInput input, FindText(spec, part.path, vocabulary, {}));
   WarnOfLeftOut(part.path, input.left_out, found);
   ATOLL_ASSIGN_OR_RETURN(const TextHeads heads,
@@ -174,7 +173,7 @@ absl::Status CheckImageKind(const std::string& path) {
 
 // Lists all, reads some of them, spread evenly, and the first bytes of more.
 absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_t classes,
-                           DataInspection* found) {
+                           Inspection* found) {
   ATOLL_ASSIGN_OR_RETURN(const ImageFolder folder,
                          CheckedImageFolder(path, spec.image_size, classes));
   WarnOfLeftOut(path, folder.left_out, found);
@@ -205,7 +204,7 @@ absl::Status InspectFolder(const DataSpec& spec, const std::string& path, int64_
 
 absl::Status InspectPart(const DataSpec& spec, const DataPart& part, int64_t vocabulary,
                          const std::optional<ImageShape>& model, const DataOptions& options,
-                         const InspectionDepth& depth, DataInspection* found) {
+                         const InspectionDepth& depth, Inspection* found) {
   if (IsText(spec.format)) return InspectText(spec, part, vocabulary, depth, found);
   if (spec.format == DataFormat::kImageFolder) {
     return InspectFolder(spec, part.path, vocabulary, found);
@@ -289,11 +288,11 @@ std::vector<DataPart> ListDataParts(const DataSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                           const std::optional<ImageShape>& images,
-                                           const std::optional<DocumentFrame>& frame,
-                                           const InspectionDepth& depth) {
-  DataInspection found;
+absl::StatusOr<Inspection> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                       const std::optional<ImageShape>& images,
+                                       const std::optional<DocumentFrame>& frame,
+                                       const InspectionDepth& depth) {
+  Inspection found;
   DataOptions options;
   options.frame = frame;
   for (const DataPart& part : ListDataParts(spec)) {

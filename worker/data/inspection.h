@@ -15,7 +15,8 @@
 
 namespace atl {
 
-struct DataInspection {
+// The findings in a job's data, or in all that it names.
+struct Inspection {
   std::string text;                   // describes what is there
   std::vector<std::string> warnings;  // of what a worker would do, but hardly as it is meant
   std::vector<std::string> unread;    // what was not looked at
@@ -32,10 +33,10 @@ struct InspectionDepth {
 // the rest alone. Data that are not on this machine, or that it may not read from a store, are not
 // looked at; what a worker would refuse is the error. Of the model, if known: `images`, their size,
 // and `frame`, that of documents.
-absl::StatusOr<DataInspection> InspectData(const DataSpec& spec, int64_t vocabulary,
-                                           const std::optional<ImageShape>& images = std::nullopt,
-                                           const std::optional<DocumentFrame>& frame = {},
-                                           const InspectionDepth& depth = {});
+absl::StatusOr<Inspection> InspectData(const DataSpec& spec, int64_t vocabulary,
+                                       const std::optional<ImageShape>& images = std::nullopt,
+                                       const std::optional<DocumentFrame>& frame = {},
+                                       const InspectionDepth& depth = {});
 
 }  // namespace atl
 

@@ -10,7 +10,6 @@
 #include <type_traits>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "common/bytes_text.h"
 #include "common/check.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/data/tokenize.h"
 
 namespace atl {
 namespace {

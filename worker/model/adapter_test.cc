@@ -6,6 +6,7 @@
 #include "common/model/tensor_layout.h"
 #include "common/rng.h"
 #include "kernels/testing/reference/reference.h"
+#include "worker/model/merge_adapter.h"
 #include "worker/model/runner.h"
 #include "worker/model/testing/weights_fixture.h"
 

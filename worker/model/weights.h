@@ -65,9 +65,6 @@ absl::StatusOr<AdapterSpec> ReadAdapterConfig(const std::string& dir);
 absl::Status WriteAdapterFolder(const std::string& dir, const ModelConfig& config,
                                 std::span<const LayerLayout> layouts, const LayerSource& source,
                                 const std::string& base, WeightType type = WeightType::kFp32);
-// Adds a layer's adapter, scale * B A, to its frozen matrices. REQUIRES: buffers of the layout.
-void MergeAdapter(const LayerLayout& layout, const AdapterConfig& adapter,
-                  std::span<const float> params, std::span<float> frozen);
 
 inline constexpr int64_t kMaxShardBytes = int64_t{5} << 30;
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "common/check.h"
 #include "worker/model/exec.h"
 
 namespace atl::worker {

@@ -20,7 +20,7 @@ struct ExpertsDefaults {
   double auxiliary_loss = 0.001;
 };
 
-// How many experts there are and are chosen, and the loss that balances them.
+// Reads or writes how many experts there are and are chosen, and the loss that balances them.
 void ExpertFields(FieldPass& f, const char* count_field, const ExpertsDefaults& absent) {
   Experts& e = f.config().experts;
   f.Integer(count_field, &e.count, kMaxExperts, absent.count);

@@ -11,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/files.h"
 #include "common/logging.h"

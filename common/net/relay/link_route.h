@@ -22,7 +22,7 @@ class LinkRoute {
   absl::Status Connect(ZmqContext& context, Socket& socket, const std::string& endpoint);
   // Makes the connection again, by the same way.
   absl::Status ConnectAgain(ZmqContext& context, Socket& socket);
-  // Where nothing has come of the present way in its time, connects by the next one: true.
+  // Connects by the next way where nothing has come of the present one in its time; true: it did.
   bool TryNext(ZmqContext& context, Socket& socket, Instant now);
 
   // Notes what has become of the connection.

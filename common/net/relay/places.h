@@ -16,10 +16,10 @@ namespace atl {
 // Returns whether something has changed.
 bool TakeRelays(const std::vector<RelayPlace>& named, std::vector<RelayPlace>* relays);
 
-// The endpoint of a link that is also reached through these.
+// Returns the endpoint of a link that is also reached through these.
 std::string AddRelays(std::string endpoint, const std::vector<RelayPlace>& relays);
 
-// Where that link waits for connections.
+// Lists where that link waits for connections.
 std::vector<LinkWay> ListStandbyWays(const std::vector<RelayPlace>& relays);
 
 }  // namespace atl

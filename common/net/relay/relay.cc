@@ -340,7 +340,7 @@ void Relay::Loop::Refuse(Client& client, absl::string_view answer, absl::string_
   End(client);
 }
 
-// With the other one of its pair.
+// Ends it with the other one of its pair.
 void Relay::Loop::End(Client& client) {
   Client* const other = client.other;
   if (client.state == Client::State::kWaits) {

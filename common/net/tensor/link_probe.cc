@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/rng.h"
 
 namespace atl {

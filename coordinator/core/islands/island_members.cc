@@ -8,7 +8,6 @@
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/islands/switching.h"
 #include "coordinator/core/members.h"
-#include "coordinator/core/rounds/rounds.h"
 
 namespace atl::coord {
 namespace {

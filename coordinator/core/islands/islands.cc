@@ -15,8 +15,6 @@
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_data.h"
 #include "coordinator/core/rounds/site_jobs.h"
-#include "coordinator/core/rounds/validation.h"
-#include "coordinator/core/shards/transfer_order.h"
 #include "coordinator/core/sharing/spares.h"
 #include "coordinator/core/stalls.h"
 #include "coordinator/core/view_makers.h"

@@ -27,8 +27,8 @@ struct JudgedPush {
   double learning_rate_sum = 1;  // > 0: how far its steps could go, the sum of their learning
                                  // rates, or anything in proportion
   int64_t statistics = 0;        // the place of its like in PenaltyState::norm_statistics
-  // How many times that of the round's median island its norm is, and also its size, at least; 0:
-  // not known. In the warm-up nothing else says what is usual.
+  // The smaller of two ratios to the round's median island: of its norm, and of its size; 0: not
+  // known. In the warm-up there are no earlier pushes to compare it with.
   double excess = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/rounds/decide.h"
 #include "coordinator/core/rounds/decision_chain.h"
+#include "coordinator/core/rounds/expert_tokens.h"
 #include "coordinator/core/rounds/merge.h"
 #include "coordinator/core/rounds/robust_weights.h"
 #include "coordinator/core/rounds/round_length.h"
@@ -247,22 +248,6 @@ std::string Describe(const DecisionRecord& decision) {
                           p.reason);
   }
   return text;
-}
-
-// Nothing sends these decisions any more: what is left of them is shown.
-void ForgetExpertTokens(Rounds& rounds, Version needed_after) {
-  std::vector<int64_t> old;
-  for (auto d = rounds.decisions.rbegin(); d != rounds.decisions.rend(); ++d) {
-    const DecisionRecord& decision = d->second;
-    if (decision.previous >= needed_after) continue;
-    const bool has = std::any_of(decision.participants.begin(), decision.participants.end(),
-                                 [](const auto& p) { return !p.expert_tokens.empty(); });
-    if (!has) break;
-    old.push_back(d->first);
-  }
-  for (const int64_t round : old) {
-    for (DecisionParticipant& p : rounds.EditDecision(round).participants) p.expert_tokens.clear();
-  }
 }
 
 // Decisions that are not needed any more: too old to show, applied everywhere, and in a snapshot

@@ -16,12 +16,6 @@ absl::Status TakeContribution(Job& job, const PushRequest& message);
 
 // Answers the requests that came while servers had not reported yet what they hold.
 void AnswerEarlyPushes(State& s, Job& job, Rounds& rounds);
-// Returns whether the contribution has the shard: it is of its fragment, or of all layers.
-// `expert_tokens`: of the contribution.
-bool IsPushed(const Job& job, const ContributionId& id, const ShardDescriptor& shard,
-              const std::vector<int64_t>& expert_tokens);
-// Replicas to which the contribution is pushed.
-int64_t CountPushed(const Job& job, const ContributionId& id);
 // Moves the contribution into or out of rounds.complete as its staged shards say.
 void NoteStaged(const Job& job, Rounds& rounds, const ContributionId& id);
 

@@ -10,7 +10,7 @@
 #include "common/trust/signed_push.h"
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/rounds/decision_chain.h"
-#include "coordinator/core/rounds/rounds.h"
+#include "coordinator/core/rounds/expert_tokens.h"
 
 namespace atl::coord {
 namespace {

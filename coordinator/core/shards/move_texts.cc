@@ -9,7 +9,6 @@
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/shards/failover.h"
 #include "coordinator/core/shards/moves.h"
-#include "coordinator/core/shards/servers.h"
 
 namespace atl::coord {
 

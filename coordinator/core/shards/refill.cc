@@ -1,7 +1,6 @@
 #include "coordinator/core/shards/refill.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "common/plural.h"

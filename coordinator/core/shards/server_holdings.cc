@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/adoption.h"
+#include "coordinator/core/rounds/expert_tokens.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_exchange.h"
 #include "coordinator/core/shards/moves.h"

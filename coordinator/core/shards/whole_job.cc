@@ -1,7 +1,6 @@
 #include "coordinator/core/shards/whole_job.h"
 
 #include <algorithm>
-#include <string>
 #include <tuple>
 #include <utility>
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/islands/islands.h"
-#include "coordinator/core/jobs.h"
 #include "coordinator/core/preparation.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/site_data.h"
@@ -135,6 +134,11 @@ void ReleaseSpare(State& s, Worker& worker, const std::string& reason) {
     SendStop<IslandOrder>(s, worker, id, kSpareIsland, job->spare->generation, reason);
   }
   DropSpare(s, worker, reason);
+}
+
+void ReleaseSpareFrom(State& s, Job& job, const std::string& reason) {
+  Worker* const spare = FindSpare(s, job);
+  if (spare != nullptr) ReleaseSpare(s, *spare, reason);
 }
 
 void OnSparePrepared(State& s, Job& job, Worker& worker, const JobFacts& facts) {

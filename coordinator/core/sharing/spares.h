@@ -26,6 +26,8 @@ void TakeSpare(State& s, Job& job, const std::vector<Worker*>& idle);
 void DropSpare(State& s, Worker& worker, const std::string& reason);
 // The same in order: the worker is to stop what it does of the job.
 void ReleaseSpare(State& s, Worker& worker, const std::string& reason);
+// Releases the job's spare worker, if it has one.
+void ReleaseSpareFrom(State& s, Job& job, const std::string& reason);
 
 // The spare worker's answers: those to a PrepareJob, and heartbeats.
 void OnSparePrepared(State& s, Job& job, Worker& worker, const JobFacts& facts);

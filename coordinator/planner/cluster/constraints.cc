@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
 #include "common/status.h"
-#include "coordinator/planner/planner.h"
 
 namespace atl::plan {
 namespace {

@@ -2,7 +2,6 @@
 #include <map>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "coordinator/planner/groups/refine.h"

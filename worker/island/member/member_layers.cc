@@ -1,6 +1,5 @@
 #include "worker/island/member/member_layers.h"
 
-#include <algorithm>
 #include <map>
 #include <memory>
 
