@@ -41,7 +41,7 @@ absl::Status Check(const DaemonOptions& options, int64_t memory_bytes, bool join
   if (!joins || !options.coordinator.empty()) {
     ATOLL_RETURN_IF_ERROR(Annotate(CheckAddresses(options.coordinator), "--coordinator"));
   }
-  ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(options.listen), "--listen"));
+  ATOLL_RETURN_IF_ERROR(Annotate(CheckListenEndpoint(options.listen), "--listen"));
   if (options.advertise.empty()) return absl::OkStatus();
   return Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
 }
@@ -60,8 +60,10 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--name", options.name,
                  "unique among the parameter servers; default: the host's name");
   app.add_option("--state-dir", options.state_folder, "folder for logs and snapshots")->required();
-  app.add_option("--listen", options.listen,
-                 "tcp://ADDRESS:PORT of the tensor link; port 0: any free port")
+  app.add_option(
+         "--listen", options.listen,
+         "tcp://ADDRESS:PORT of the tensor link; port 0: any free port; 7100-7109: the first "
+         "free one of these")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise,
                  "tcp://HOST:PORT at which workers reach it, if it differs from --listen");

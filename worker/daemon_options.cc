@@ -31,7 +31,7 @@ absl::Status CheckPeerEndpoints(const std::vector<std::string>& endpoints) {
         "given ", endpoints.size(), " times: a worker has 1 to ", kPeerEndpointsMax, " of them"));
   }
   for (size_t i = 0; i < endpoints.size(); ++i) {
-    ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoints[i]));
+    ATOLL_RETURN_IF_ERROR(CheckListenEndpoint(endpoints[i]));
     const bool any_port = absl::EndsWith(endpoints[i], ":*") || absl::EndsWith(endpoints[i], ":0");
     if (!any_port && std::find(endpoints.begin(), endpoints.begin() + i, endpoints[i]) !=
                          endpoints.begin() + i) {

@@ -62,10 +62,10 @@ void AddNoticeFlags(App& app, DaemonOptions* options) {
 // Where it stands and what it costs there. `App` is CLI::App.
 template <class App>
 void AddNetworkFlags(App& app, DaemonOptions* options) {
-  app.add_option(
-         "--peer-endpoint", options->peer_endpoints,
-         "tcp://HOST:PORT for the other workers of its island; port *: any free port; up to "
-         "4, each in another network, over all of which large messages go")
+  app.add_option("--peer-endpoint", options->peer_endpoints,
+                 "tcp://HOST:PORT for the other workers of its island; port *: any free port; "
+                 "7200-7209: the first free one of these; up to 4, each in another network, over "
+                 "all of which large messages go")
       ->allow_extra_args(false)
       ->delimiter(',')
       ->capture_default_str();

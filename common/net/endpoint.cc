@@ -2,13 +2,34 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
+#include "common/net/tcp_endpoint.h"
+
 namespace atl {
 
+namespace {
+
+absl::Status BindInRange(Socket& socket, const std::string& endpoint, PortRange ports) {
+  const std::string host = endpoint.substr(0, endpoint.rfind(':') + 1);
+  for (int port = ports.first; port <= ports.last; ++port) {
+    if (zmq_bind(socket.get(), absl::StrCat(host, port).c_str()) == 0) return absl::OkStatus();
+    if (zmq_errno() != EADDRINUSE) return ZmqError(endpoint);
+  }
+  return absl::UnavailableError(
+      absl::StrCat(endpoint, ": all of these ports are in use; give a wider range"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> Bind(Socket& socket, const std::string& endpoint) {
-  if (zmq_bind(socket.get(), endpoint.c_str()) != 0) return ZmqError(endpoint);
+  if (const std::optional<PortRange> ports = ReadPortRange(endpoint)) {
+    ATOLL_RETURN_IF_ERROR(BindInRange(socket, endpoint, *ports));
+  } else if (zmq_bind(socket.get(), endpoint.c_str()) != 0) {
+    return ZmqError(endpoint);
+  }
   std::array<char, 256> bound;
   size_t size = bound.size();
   if (zmq_getsockopt(socket.get(), ZMQ_LAST_ENDPOINT, bound.data(), &size) != 0) {

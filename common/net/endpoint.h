@@ -11,7 +11,8 @@
 
 namespace atl {
 
-// Binds. The endpoint with its real port, the host as it was given.
+// Binds, at the first free port where it has a range (tcp_endpoint.h). The endpoint with its real
+// port, the host as it was given. UNAVAILABLE: no port of it is free, or the host is not ours.
 absl::StatusOr<std::string> Bind(Socket& socket, const std::string& endpoint);
 
 enum class ConnectionEvent {

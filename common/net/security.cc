@@ -141,7 +141,7 @@ bool IsLoopback(absl::string_view endpoint) {
 }
 
 absl::Status CheckSecurity(const ServerSecurity& security, absl::string_view endpoint) {
-  ATOLL_RETURN_IF_ERROR(CheckTcpEndpoint(endpoint));
+  ATOLL_RETURN_IF_ERROR(CheckListenEndpoint(endpoint));
   if (security.keys.empty()) {
     if (!security.allowed_client_keys.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -76,6 +76,20 @@ TEST_CASE("the error for an endpoint without tcp:// names the form, not missing 
   CHECK(CheckSecurity(ClientSecurity{}, "127.0.0.1:7100", "").message() == said);
 }
 
+TEST_CASE("an endpoint to listen at may have a range of ports, and one to connect to may not") {
+  for (const char* good : {"tcp://10.0.0.5:7200-7209", "tcp://[::1]:1-65535", "tcp://h:7-7"}) {
+    CAPTURE(good);
+    CHECK(CheckListenEndpoint(good).ok());
+    CHECK_FALSE(CheckTcpEndpoint(good).ok());
+  }
+  for (const char* bad : {"tcp://h:0-9", "tcp://h:9-8", "tcp://h:1-65536", "tcp://h:1-",
+                          "tcp://h:-", "tcp://h:1-2-3", "tcp://h:*-9", "tcp://:1-2", "h:1-2"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(CheckListenEndpoint(bad).ok());
+  }
+  CHECK(CheckListenEndpoint("tcp://my-host:7").ok());
+}
+
 TEST_CASE("plaintext beyond loopback: the message names both flags that would do") {
   const absl::Status refused = CheckSecurity(ServerSecurity{}, "tcp://10.0.0.1:7100");
   CHECK(Says(refused, "--curve-key"));

@@ -1,10 +1,12 @@
 #include "common/net/tcp_endpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace atl {
@@ -30,6 +32,29 @@ absl::Status CheckTcpEndpoint(absl::string_view endpoint) {
       IsHostAndPort(endpoint) ? absl::StrCat("; did you mean tcp://", endpoint, "?") : "";
   return absl::InvalidArgumentError(
       absl::StrCat("\"", endpoint, "\" must be tcp://ADDRESS:PORT", meant));
+}
+
+absl::Status CheckListenEndpoint(absl::string_view endpoint) {
+  const size_t colon = endpoint.rfind(':');
+  const bool ranges =
+      colon != absl::string_view::npos && absl::StrContains(endpoint.substr(colon), "-");
+  if (!ranges) return CheckTcpEndpoint(endpoint);
+  if (!ReadPortRange(endpoint)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", endpoint, "\": \"", endpoint.substr(colon + 1),
+                     "\" must be FIRST-LAST, two ports from 1 to 65535, such as 7200-7209"));
+  }
+  return CheckTcpEndpoint(absl::StrCat(endpoint.substr(0, colon), ":*"));
+}
+
+std::optional<PortRange> ReadPortRange(absl::string_view endpoint) {
+  const std::pair<absl::string_view, absl::string_view> ports =
+      absl::StrSplit(endpoint.substr(endpoint.rfind(':') + 1), absl::MaxSplits('-', 1));
+  PortRange range;
+  const bool valid = absl::SimpleAtoi(ports.first, &range.first) &&
+                     absl::SimpleAtoi(ports.second, &range.last) && range.first >= 1 &&
+                     range.first <= range.last && range.last <= 65535;
+  return valid ? std::optional(range) : std::nullopt;
 }
 
 bool IsLoopbackHost(absl::string_view host) {

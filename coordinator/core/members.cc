@@ -153,7 +153,7 @@ void Detach(State& s, Member& member, const Loss& loss) {
   if (member.reattach_by) s.reconcile_by = s.now;
   s.server_sites.clear();
   member.detached_at = s.now;
-  if (s.relays.erase(member.id()) > 0) AssignRelays(s);
+  RemoveFromRelays(s, member);
   member.reattach_by.reset();
   member.reason = loss.text();
   s.Log(

@@ -1,8 +1,8 @@
 #include "coordinator/core/relays.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -13,14 +13,9 @@
 namespace atl::coord {
 namespace {
 
-const Member* FindMember(const State& s, MemberKind kind, const NodeId& name) {
-  if (kind == MemberKind::kWorker) return s.FindWorker(name);
-  return s.FindServer(name);
-}
-
 // Null: it is not there any more.
 const Member* FindRelay(const State& s, const RelayUse& use) {
-  const Member* relay = FindMember(s, use.kind, use.name);
+  const Member* relay = s.FindMember({use.kind, use.name});
   const bool there = relay != nullptr && relay->attached && !relay->relay_address.empty() &&
                      relay->record.incarnation == use.incarnation;
   return there ? relay : nullptr;
@@ -33,53 +28,72 @@ std::string FindSite(const State& s, const Member& member) {
   return GetServerSite(s, static_cast<const Server&>(member));
 }
 
-using Loads = std::map<MemberId, int64_t>;  // members that each relay serves
-
-Loads CountLoads(const State& s) {
-  Loads loads;
-  for (const MemberId& relay : s.relays) loads[relay] = 0;
-  s.ForEachMember([&](const Member& member) {
-    if (!member.attached) return;
-    for (const RelayUse& use : member.relays) {
-      if (const auto load = loads.find({use.kind, use.name}); load != loads.end()) ++load->second;
-    }
-  });
-  return loads;
-}
-
 // Nothing: all serve it already.
-std::optional<RelayUse> ChooseRelay(const State& s, const Member& member, const Loads& loads) {
+std::optional<RelayUse> ChooseRelay(const State& s, const Member& member) {
   const std::string site = FindSite(s, member);
-  std::optional<std::tuple<bool, int64_t, MemberId>> best;
-  for (const auto& [id, load] : loads) {
-    const bool used =
-        std::any_of(member.relays.begin(), member.relays.end(), [&id = id](const RelayUse& use) {
-          return MemberId{use.kind, use.name} == id;
-        });
-    const Member* const relay = FindMember(s, id.kind, id.name);
-    if (used || relay == nullptr) continue;
-    const std::tuple<bool, int64_t, MemberId> rank(site.empty() || FindSite(s, *relay) != site,
-                                                   load, id);
-    if (!best || rank < *best) best = rank;
+  std::optional<std::tuple<bool, size_t, const Member*>> best;
+  for (const auto& [id, served] : s.relays) {
+    const Member* const relay = s.FindMember(id);
+    if (served.contains(member.id()) || relay == nullptr) continue;
+    const bool elsewhere = site.empty() || FindSite(s, *relay) != site;
+    // The first of equal ones.
+    if (best && std::tie(std::get<0>(*best), std::get<1>(*best)) <=
+                    std::make_tuple(elsewhere, served.size())) {
+      continue;
+    }
+    best.emplace(elsewhere, served.size(), relay);
   }
   if (!best) return std::nullopt;
-  const auto& [elsewhere, load, id] = *best;
-  return RelayUse{id.kind, id.name, FindMember(s, id.kind, id.name)->record.incarnation,
-                  elsewhere ? absl::StrCat("serves ", CountText(load, "other member"))
-                            : absl::StrCat("at its site ", site)};
+  const auto& [elsewhere, load, relay] = *best;
+  return RelayUse{
+      relay->record.kind, relay->record.name, relay->record.incarnation,
+      elsewhere ? absl::StrCat("serves ", CountText(static_cast<int64_t>(load), "other member"))
+                : absl::StrCat("at its site ", site)};
 }
 
-bool UpdateRelays(const State& s, Member& member, Loads& loads) {
+// Returns whether its relays have changed.
+bool UpdateUses(State& s, Member& member) {
   const std::vector<RelayUse> before = member.relays;
-  std::erase_if(member.relays, [&](const RelayUse& use) { return FindRelay(s, use) == nullptr; });
-  while (member.relays.size() < kRelaysByMember && member.relay_address.empty()) {
-    std::optional<RelayUse> use = ChooseRelay(s, member, loads);
+  const bool relays = s.relays.contains(member.id());
+  std::erase_if(member.relays,
+                [&](const RelayUse& use) { return relays || FindRelay(s, use) == nullptr; });
+  for (const RelayUse& use : before) {
+    if (const auto relay = s.relays.find({use.kind, use.name}); relay != s.relays.end()) {
+      relay->second.erase(member.id());
+    }
+  }
+  for (const RelayUse& use : member.relays) s.relays[{use.kind, use.name}].insert(member.id());
+  while (member.relays.size() < kRelaysByMember && !relays) {
+    std::optional<RelayUse> use = ChooseRelay(s, member);
     if (!use) break;
-    ++loads[{use->kind, use->name}];
+    s.relays[{use->kind, use->name}].insert(member.id());
     member.relays.push_back(*std::move(use));
   }
-  if (!member.relay_address.empty()) member.relays.clear();
+  if (member.relays.size() < kRelaysByMember && !relays) {
+    s.lack_relays.insert(member.id());
+  } else {
+    s.lack_relays.erase(member.id());
+  }
   return member.relays != before;
+}
+
+void UpdateRelays(State& s, Member& member) {
+  if (!UpdateUses(s, member)) return;
+  const std::string relays = DescribeRelays(member);
+  s.Log("", Severity::kInfo,
+        absl::StrCat(Name(member.record.kind), " ", member.record.name, " can be reached ",
+                     relays.empty() ? "through no relay any more" : "through ", relays));
+  if (Worker* worker = AsWorker(member)) {
+    s.Send(*worker, MakeWelcome(s, member));
+  } else {
+    s.SendToServer(member.record.name, MakeWelcome(s, member));
+  }
+}
+
+void UpdateAll(State& s, const std::set<MemberId>& members) {
+  for (const MemberId& id : members) {
+    if (Member* member = s.FindMember(id)) UpdateRelays(s, *member);
+  }
 }
 
 }  // namespace
@@ -87,33 +101,28 @@ bool UpdateRelays(const State& s, Member& member, Loads& loads) {
 void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret) {
   member.relay_address = CleanText(address, 256);
   member.relay_secret = CleanText(secret, 64);
+  const auto found = s.relays.find(member.id());
+  std::set<MemberId> affected;
+  if (found != s.relays.end()) affected = found->second;
   if (member.relay_address.empty()) {
     s.relays.erase(member.id());
   } else {
-    s.relays.insert(member.id());
+    s.relays.try_emplace(member.id());
+    affected.insert(s.lack_relays.begin(), s.lack_relays.end());
   }
-  AssignRelays(s);
+  affected.erase(member.id());
+  UpdateRelays(s, member);
+  UpdateAll(s, affected);
 }
 
-void AssignRelays(State& s) {
-  if (s.relays.empty() && !s.relayed) return;
-  Loads loads = CountLoads(s);
-  s.relayed = false;
-  s.ForEachMember([&](Member& member) {
-    if (!member.attached) return;
-    const bool changed = UpdateRelays(s, member, loads);
-    s.relayed |= !member.relays.empty();
-    if (!changed) return;
-    const std::string relays = DescribeRelays(member);
-    s.Log("", Severity::kInfo,
-          absl::StrCat(Name(member.record.kind), " ", member.record.name, " can be reached ",
-                       relays.empty() ? "through no relay any more" : "through ", relays));
-    if (Worker* worker = AsWorker(member)) {
-      s.Send(*worker, MakeWelcome(s, member));
-    } else {
-      s.SendToServer(member.record.name, MakeWelcome(s, member));
+void RemoveFromRelays(State& s, const Member& member) {
+  s.lack_relays.erase(member.id());
+  for (const RelayUse& use : member.relays) {
+    if (const auto relay = s.relays.find({use.kind, use.name}); relay != s.relays.end()) {
+      relay->second.erase(member.id());
     }
-  });
+  }
+  if (const auto served = s.relays.extract(member.id())) UpdateAll(s, served.mapped());
 }
 
 Welcome MakeWelcome(const State& s, const Member& member) {

@@ -48,6 +48,22 @@ TEST_CASE("a_relay_stays_for_as_long_as_it_is_there_and_another_one_takes_its_pl
   }
 }
 
+TEST_CASE("a_member_that_has_left_counts_no_more_and_comes_back_to_its_relays") {
+  World w;
+  w.DoLines({"server ps-0 attaches relay=r0:7", "server ps-1 attaches relay=r1:7",
+             "server ps-2 attaches relay=r2:7", "worker a attaches", "worker b attaches",
+             "worker a dies"});
+  // ps-0 served a and b.
+  w.Do("worker c attaches");
+  CHECK(FindMember(w, "c").relays == "ps-1 (serves 0 other members), ps-0 (serves 1 other member)");
+  CHECK(HasText(w.Do("worker a attaches"), "-> a: Welcome, relay r0:7, relay r1:7"));
+  w.Do("server ps-0 dies");
+  for (const char* worker : {"a", "b", "c"}) {
+    CHECK_FALSE(HasText(FindMember(w, worker).relays, "ps-0"));
+    CHECK(HasText(FindMember(w, worker).relays, ","));
+  }
+}
+
 TEST_CASE("without_relays_members_are_welcomed_once") {
   World w;
   w.Do("server ps-0 attaches");

@@ -80,6 +80,11 @@ Member* State::FindMember(const MemberId& id) {
   return FindServer(id.name);
 }
 
+const Member* State::FindMember(const MemberId& id) const {
+  if (id.kind == MemberKind::kWorker) return FindWorker(id.name);
+  return FindServer(id.name);
+}
+
 Member& State::AddMember(const MemberId& id) {
   Member& member = id.kind == MemberKind::kWorker ? static_cast<Member&>(workers[id.name])
                                                   : static_cast<Member&>(servers[id.name]);

@@ -376,8 +376,10 @@ struct State {
   std::map<NodeId, ServerUse> server_use;
   int64_t next_plan_request = 0;  // of MakePlan and GroupWorkers
 
-  std::set<MemberId> relays;  // attached members that relay
-  bool relayed = false;       // some member has relays
+  // Attached members that relay, with the attached ones that each serves, and those that more
+  // relays could serve.
+  std::map<MemberId, std::set<MemberId>> relays;
+  std::set<MemberId> lack_relays;
 
   // Indices, so that a heartbeat costs the same however many members there are.
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;
@@ -403,6 +405,7 @@ struct State {
   Server* FindServer(const NodeId& name) { return FindIn(servers, name); }
   const Server* FindServer(const NodeId& name) const { return FindIn(servers, name); }
   Member* FindMember(const MemberId& id);
+  const Member* FindMember(const MemberId& id) const;
   Member& AddMember(const MemberId& id);  // or finds it
   int64_t CountMembers() const { return std::ssize(workers) + std::ssize(servers); }
   // what(member) of all workers, then of all parameter servers.

@@ -2,28 +2,50 @@
 """Runs a daemon where only outward connections pass, as behind NAT: in a network namespace of its own, whose
 ports PORT,... lead to 127.0.0.1:PORT outside. Nothing outside can connect to the daemon.
 
-    outward.py PORT,... PROGRAM ARGUMENT...
+    outward.py PORT,...[/SECONDS] PROGRAM ARGUMENT...
 
-There is nothing but loopback: connections pass through a Unix socket, which belongs to no namespace.
+A connection over which nothing has come either way for SECONDS is dropped, as firewalls do. There is nothing but loopback: connections pass through a Unix socket, which belongs to no namespace.
 """
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import socket
 import struct
 import sys
 import tempfile
 import threading
+import time
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def forward(source, to):
+class Clock:
+    """When something last came over a connection, in either direction."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.used = time.monotonic()
+
+    def check(self):
+        if time.monotonic() - self.used > self.limit:
+            raise TimeoutError("idle")
+
+
+def receive(source, clock):
+    while not select.select([source], [], [], 1)[0]:
+        clock.check()
+    data = source.recv(65536)
+    clock.used = time.monotonic()
+    return data
+
+
+def forward(source, to, clock):
     try:
-        while data := source.recv(65536):
+        while data := receive(source, clock):
             to.sendall(data)
         to.shutdown(socket.SHUT_WR)
     except OSError:
@@ -34,8 +56,8 @@ def forward(source, to):
                 pass
 
 
-def passes(listener, connect):
-    """Each connection to the listener goes to what connect() returns."""
+def passes(listener, connect, limit):
+    """Each connection to the listener goes to what connect() returns, for as long as it is not idle."""
     while True:
         near, _ = listener.accept()
         try:
@@ -43,8 +65,9 @@ def passes(listener, connect):
         except OSError:
             near.close()
             continue
-        threading.Thread(target=forward, args=(near, far), daemon=True).start()
-        threading.Thread(target=forward, args=(far, near), daemon=True).start()
+        clock = Clock(limit)
+        threading.Thread(target=forward, args=(near, far, clock), daemon=True).start()
+        threading.Thread(target=forward, args=(far, near, clock), daemon=True).start()
 
 
 def connects(path):
@@ -53,8 +76,8 @@ def connects(path):
     return end
 
 
-def serve(listeners, connect_to):
-    threads = [threading.Thread(target=passes, args=(listener, lambda port=port: connect_to(port)))
+def serve(listeners, connect_to, limit=float("inf")):
+    threads = [threading.Thread(target=passes, args=(listener, lambda port=port: connect_to(port), limit))
                for port, listener in listeners.items()]
     for thread in threads:
         thread.start()
@@ -94,14 +117,16 @@ def possible():
 
 
 def main():
-    ports = [int(port) for port in sys.argv[1].split(",")]
+    names, _, limit = sys.argv[1].partition("/")
+    ports = [int(port) for port in names.split(",")]
     folder = tempfile.mkdtemp(prefix="outward-")
     outside = {}
     for port in ports:
         outside[port] = socket.socket(socket.AF_UNIX)
         outside[port].bind(f"{folder}/{port}")
         outside[port].listen(128)
-    child(lambda: serve(outside, lambda port: socket.create_connection(("127.0.0.1", port))))
+    child(lambda: serve(outside, lambda port: socket.create_connection(("127.0.0.1", port)),
+                        float(limit or "inf")))
     enter_namespace()
     LIBC.prctl(1, signal.SIGKILL)  # entering has cleared it
     inside = {port: socket.create_server(("127.0.0.1", port), backlog=128) for port in ports}

@@ -3,6 +3,7 @@
 relays, and go on when one is killed."""
 import os
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -14,12 +15,14 @@ ISLAND = {"layout__island": "site", "layout__stages": 2, "outer__min_islands": 1
           "inner__micro_batch_sequences": 2}
 
 
-def outward(fixture, *ports):
-    """A wrapper of a daemon from which only these ports, outside, are reached."""
+def outward(fixture, *ports, idle=""):
+    """A wrapper of a daemon from which only these ports, outside, are reached; connections that are idle for so
+    many seconds are dropped."""
     if not possible():
         raise Skip("no network namespace can be made here")
     coordinator = int(fixture.address.rsplit(":", 1)[1])
-    return [sys.executable, os.path.join(HERE, "outward.py"), ",".join(map(str, (coordinator, *ports)))]
+    passed = ",".join(map(str, (coordinator, *ports))) + (f"/{idle}" if idle else "")
+    return [sys.executable, os.path.join(HERE, "outward.py"), passed]
 
 
 def address(port):
@@ -62,6 +65,24 @@ def a_server_behind_nat_is_reached(fixture):
     fixture.attached(3)
     job = fixture.submits()
     fixture.reaches(job, 3)
+    fixture.finishes(job, fixture.job(job)["decisions"])
+
+
+@case
+def a_firewall_drops_what_is_idle(fixture):
+    """Two workers share an island through a relay after a firewall has dropped the connections that waited there,
+    and no link is lost while it trains"""
+    server, relay = free_port(), free_port()
+    fixture.coordinator()
+    fixture.server("ps1", f"--relay={address(relay)}", memory="64MiB", listen=address(server))
+    for name in ("w1", "w2"):
+        fixture.worker(name, "--site=home", "--emulate-step-ms=20", wrapper=outward(fixture, server, relay, idle=8))
+    fixture.attached(3)
+    time.sleep(20)
+    job = fixture.submits(**ISLAND)
+    fixture.reaches(job, 3)
+    workers = fixture.job(job)["islands"][0]["workers"]
+    check(sum(worker["in_plan"] for worker in workers) == 2, f"one worker trains alone: {workers}")
     fixture.finishes(job, fixture.job(job)["decisions"])
 
 

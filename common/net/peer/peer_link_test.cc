@@ -4,6 +4,8 @@
 #include <future>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/net/codec.h"
 #include "common/net/security.h"
 #include "common/net/testing/peer_fixture.h"
@@ -71,6 +73,25 @@ TEST_CASE("a_collective_payload_arrives_with_its_checksum_and_is_not_checked_by_
   given.channel = PeerChannel::kTensor;  // which the link checks
   REQUIRE(a.link->Send("b", given).ok());
   CHECK(absl::StrContains(b.AwaitLost("a"), "wrong checksum"));
+}
+
+TEST_CASE("links take the first free port of a range, and say which range has none") {
+  TestPeer first("a", {.endpoint = "tcp://127.0.0.1:*"});
+  const std::string taken = first.member.endpoint;
+  int port = 0;
+  REQUIRE(absl::SimpleAtoi(taken.substr(taken.rfind(':') + 1), &port));
+  const std::string range = absl::StrCat(taken, "-", port + 200);
+  TestPeer second("b", {.endpoint = range});
+  int bound = 0;
+  const std::string endpoint = second.member.endpoint;
+  REQUIRE(absl::SimpleAtoi(endpoint.substr(endpoint.rfind(':') + 1), &bound));
+  CHECK(bound > port);
+  CHECK(bound <= port + 200);
+  Meet(Plan(1), {&first, &second});
+  const std::string full = absl::StrCat(taken, "-", port);
+  const auto none = PeerLink::Create({.name = "c", .incarnation = 1, .endpoint = full}, &second);
+  CHECK(absl::IsUnavailable(none.status()));
+  CHECK(Says(none.status().message(), full));
 }
 
 TEST_CASE("a receiver that keeps what it gets is sent no more than it granted") {

@@ -115,6 +115,8 @@ class Relay::Loop {
     std::deque<Client*> waiting;   // its own
     std::deque<Client*> diallers;  // that wait for one of these
     int pairs = 0;
+
+    bool there() const { return !waiting.empty() || pairs > 0; }
   };
   struct Pair {
     Pair(Client* dialler, Client* acceptor, Instant now)
@@ -128,7 +130,8 @@ class Relay::Loop {
   void OnEvents(int descriptor, uint32_t events, Instant now);
   void OnInput(Client& client, Instant now);
   void OnRequest(Client& client, Instant now);
-  void Fence(Member& member, const RelayWord& word);
+  void Fence(const RelayWord& word);
+  void DropIdle(const std::string& name);
   void Join(Client* dialler, Client* acceptor, Instant now);
   void TurnPair(Pair& pair, bool near_readable, bool far_readable, Instant now);
   bool Watch(Client& client, short events);
@@ -142,9 +145,9 @@ class Relay::Loop {
   bool stopping_ = false;
   std::map<int, std::unique_ptr<Client>> clients_;  // by descriptor
   std::map<Client*, std::unique_ptr<Pair>> pairs_;  // by dialler
-  std::map<std::string, Member> members_;
-  std::set<std::pair<Instant, int>> limits_;  // of clients that have one
-  int64_t waiting_ = 0;                       // of all members
+  std::map<std::string, Member> members_;           // with connections; see DropIdle
+  std::set<std::pair<Instant, int>> limits_;        // of clients that have one
+  int64_t waiting_ = 0;                             // of all members
   Instant noted_at_{};
   int64_t refused_since_ = 0;
   mutable std::mutex mutex_;
@@ -240,18 +243,20 @@ void Relay::Loop::OnInput(Client& client, Instant now) {
 void Relay::Loop::OnRequest(Client& client, Instant now) {
   const std::optional<RelayWord> word = ReadRelayWord(secret_, client.requested);
   if (!word) return Refuse(client, kForbidden, "its word is not of this relay", now);
-  if (!members_.contains(word->member) && members_.size() >= kMembersMax) {
-    return Refuse(client, kNoRoom, "it has seen too many members", now);
-  }
-  Member& member = members_[word->member];
-  if (word->incarnation < member.incarnation) {
+  const auto known = members_.find(word->member);
+  const Incarnation present = known == members_.end() ? 0 : known->second.incarnation;
+  if (word->incarnation < present) {
     return Refuse(client, kForbidden, "its word is of an earlier process of the member", now);
   }
-  Fence(member, *word);
+  const bool is_new = known == members_.end() || word->incarnation > present;
+  if (word->accepts) {
+    if (is_new) Fence(*word);
+  } else if (is_new || !known->second.there()) {
+    return Refuse(client, kNoRoom, "the member is not here", now);
+  }
+  Member& member = members_.at(word->member);
   std::deque<Client*>& same = word->accepts ? member.waiting : member.diallers;
   std::deque<Client*>& others = word->accepts ? member.diallers : member.waiting;
-  const bool there = !member.waiting.empty() || member.pairs > 0;
-  if (!word->accepts && !there) return Refuse(client, kNoRoom, "the member is not here", now);
   if (same.size() >= kWaitingMax) return Refuse(client, kNoRoom, "too many wait already", now);
   client.word = *word;
   client.state = Client::State::kWaits;
@@ -266,9 +271,7 @@ void Relay::Loop::OnRequest(Client& client, Instant now) {
 }
 
 // One of a pair takes the other with it.
-void Relay::Loop::Fence(Member& member, const RelayWord& word) {
-  if (word.incarnation <= member.incarnation) return;
-  member.incarnation = word.incarnation;
+void Relay::Loop::Fence(const RelayWord& word) {
   std::vector<int> older;
   for (const auto& [fd, client] : clients_) {
     if (client->word.member == word.member) older.push_back(fd);
@@ -276,8 +279,15 @@ void Relay::Loop::Fence(Member& member, const RelayWord& word) {
   for (const int fd : older) {
     if (const auto still = clients_.find(fd); still != clients_.end()) End(*still->second);
   }
+  members_[word.member].incarnation = word.incarnation;
   LogInfo("relay", word.member, " of incarnation ", word.incarnation, " is reached through here",
           older.empty() ? "" : "; connections of an earlier process have ended");
+}
+
+// Numbers of processes may go back with a machine's clock: none is kept longer than it fences.
+void Relay::Loop::DropIdle(const std::string& name) {
+  const auto member = members_.find(name);
+  if (!member->second.there() && member->second.diallers.empty()) members_.erase(member);
 }
 
 void Relay::Loop::Join(Client* dialler, Client* acceptor, Instant now) {
@@ -289,7 +299,7 @@ void Relay::Loop::Join(Client* dialler, Client* acceptor, Instant now) {
     send(client->socket.get(), kConnected.data(), kConnected.size(), MSG_NOSIGNAL);
   }
   --waiting_;
-  ++members_[dialler->word.member].pairs;
+  ++members_.at(dialler->word.member).pairs;
   pairs_[dialler] = std::make_unique<Pair>(dialler, acceptor, now);
   LogDebug("relay", dialler->peer, " is connected to ", dialler->word.member, " at ",
            acceptor->peer);
@@ -344,13 +354,15 @@ void Relay::Loop::Refuse(Client& client, absl::string_view answer, absl::string_
 void Relay::Loop::End(Client& client) {
   Client* const other = client.other;
   if (client.state == Client::State::kWaits) {
-    Member& member = members_[client.word.member];
+    Member& member = members_.at(client.word.member);
     if (client.word.accepts) --waiting_;
     std::erase(member.waiting, &client);
     std::erase(member.diallers, &client);
+    DropIdle(client.word.member);
   } else if (client.state == Client::State::kPaired) {
     const auto pair = pairs_.find(client.word.accepts ? other : &client);
-    --members_[client.word.member].pairs;
+    --members_.at(client.word.member).pairs;
+    DropIdle(client.word.member);
     {
       const std::lock_guard lock(mutex_);
       counters_.bytes += pair->second->pump.bytes();

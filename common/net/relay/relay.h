@@ -7,9 +7,10 @@
 // and end at the members: a relay sees what a router sees.
 //
 // Bounded: connections by address and in all (ShareOfDescriptors), a Pump's buffers for each pair,
-// time for a request. Fair: a pair passes one buffer a turn. Fenced: the first word from a newer
-// incarnation ends all connections of older ones, and words of another process of the relay are
-// invalid. Only members are reached: a word names no address.
+// time for a request. Fair: a pair passes one buffer a turn. Fenced: a waiting connection of a
+// newer incarnation ends all connections of older ones, which are refused for as long as it or
+// another one is there, and words of another process of the relay are invalid. Only members are
+// reached: a word names no address.
 
 #ifndef ATOLL_COMMON_NET_RELAY_RELAY_H_
 #define ATOLL_COMMON_NET_RELAY_RELAY_H_
@@ -30,7 +31,6 @@ inline constexpr char kRelayHelp[] =
 class Relay {
  public:
   static constexpr int kConnectionsMax = 16384;
-  static constexpr size_t kMembersMax = 65536;
   static constexpr size_t kWaitingMax = 1024;  // of one member, and for one member
   static constexpr Duration kRequestWithin = std::chrono::seconds(10);
   // For a connection of a member that is there; libzmq's handshake, which waits, has 5 s in all.

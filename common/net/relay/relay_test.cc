@@ -263,6 +263,27 @@ TEST_CASE("a relay connects those that hold its words, and no others") {
   REQUIRE(counters.refused == 5);
 }
 
+TEST_CASE("a member whose clock was set back waits again once its earlier process is not there") {
+  const auto relay = MakeRelay();
+  const auto word = [&](bool accepts, Incarnation incarnation) {
+    return MakeRelayWord(relay->secret(), {accepts, "m", incarnation});
+  };
+  {
+    Stranger before(*relay);
+    before.Request(word(true, 2));
+    Await([&] { return relay->counters().waiting == 1; });
+  }
+  Await([&] { return relay->counters().waiting == 0; });
+  Stranger after(*relay), late(*relay), dialler(*relay);
+  after.Request(word(true, 1));
+  Await([&] { return relay->counters().waiting == 1; });
+  late.Request(word(false, 2));  // to the earlier process
+  REQUIRE(late.IsRefused(503));
+  dialler.Request(word(false, 1));
+  REQUIRE(dialler.IsConnected());
+  REQUIRE(after.IsConnected());
+}
+
 TEST_CASE("what one end sends is held back, bounded, until the other takes it") {
   const auto relay = MakeRelay();
   Stranger member(*relay), dialler(*relay);
