@@ -330,4 +330,17 @@ void ClipScale::Check() const {
   ATOLL_CHECK(max_norm > 0);
 }
 
+void DecodeWeights::Check() const {
+  const int64_t rows = y.rows, cols = y.cols, blocks = cols / kWeightBlock;
+  ATOLL_CHECK(cols > 0 && cols % kWeightBlock == 0 && y.contiguous(), "y of ", cols, " columns");
+  ATOLL_CHECK(codes.dtype == DType::kInt32 && scales.dtype == DType::kInt32 && codes.contiguous() &&
+                  scales.contiguous() && coarse.contiguous() && coarse.dtype == DType::kFloat32,
+              "codes are bytes in int32, and coarse scales f32");
+  ATOLL_CHECK(4 * codes.size() == GetCodeBytes(code, rows * cols), codes.size(), " words of codes");
+  ATOLL_CHECK(4 * scales.size() >= rows * blocks, scales.size(), " words of scales");
+  const int64_t last = first_scale + (rows - 1) * scale_step + blocks - 1;
+  ATOLL_CHECK(first_scale >= 0 && scale_step >= blocks && last / kScaleBlock + 1 < coarse.cols,
+              "scale ", last, " of ", coarse.cols - 1, " groups");
+}
+
 }  // namespace atl

@@ -1,5 +1,4 @@
 // The arguments of every operation: what it computes, shapes, and which tensors may be the same.
-//
 // Notation: N = B * T tokens (rows), C channels. "f32" tensors are always kFloat32. "act" tensors
 // (activations, their gradients, and the weights an operation multiplies with) are all of the
 // backend's compute type: kFloat32, or kBfloat16 where Backend::Supports says so. Where a backend
@@ -17,6 +16,7 @@
 #include <cstdint>
 
 #include "common/ids.h"
+#include "kernels/coded_ops.h"
 #include "kernels/expert_ops.h"
 #include "kernels/image_ops.h"
 #include "kernels/tensor.h"
@@ -439,7 +439,7 @@ struct ClipScale {
   void Check() const;
 };
 
-// ---- All operations, of expert_ops.h and image_ops.h too. Backends declare theirs from it. ----
+// ---- All operations, of the headers above too. Backends declare theirs from it. ----
 //   PLAIN    needs no scratch memory
 //   SCRATCH  takes a Workspace
 //   LIBRARY  likewise, and where a device has a library for it, that is tried first
@@ -492,6 +492,7 @@ struct ClipScale {
   PLAIN(ChannelGateForward)                             \
   PLAIN(ChannelGateBackward)                            \
   PLAIN(CountHits)                                      \
+  PLAIN(DecodeWeights)                                  \
   ATOLL_EXPERT_OPERATIONS(PLAIN, RARE)
 
 }  // namespace atl

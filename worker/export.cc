@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "worker/model/frozen_weights.h"
 #include "worker/model/merge_adapter.h"
 #include "worker/model/model.h"
 #include "worker/model/weights.h"
@@ -179,6 +180,7 @@ absl::StatusOr<Values> Merge(const ExportRequest& request, const std::vector<Lay
   ATOLL_RETURN_IF_ERROR(
       Annotate(ReadWeights(request.base, base, spans), "model.initial_weights_path"));
   for (size_t l = 0; l < layouts.size(); ++l) {
+    if (layouts[l].coding) merged[l] = FrozenWeights(layouts[l], merged[l]).Stored();
     MergeAdapter(layouts[l], request.config.adapter, adapter[l], merged[l]);
   }
   return merged;

@@ -86,7 +86,8 @@ void FillWeights(const Task& task, ModelRunner& runner) {
     if (!task.config.adapter.present()) continue;
     std::vector<float> frozen(static_cast<size_t>(base[i].size));
     InitLayer(base[i], task.config.layers, 1, frozen);
-    ATOLL_CHECK(runner.layer(layer).WriteFrozen(runner.stream(), frozen).ok());
+    LayerState& state = runner.layer(layer);
+    ATOLL_CHECK(state.WriteFrozen(runner.stream(), FrozenWeights(state.layout(), frozen)).ok());
   }
 }
 

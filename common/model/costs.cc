@@ -1,5 +1,6 @@
 #include "common/model/costs.h"
 
+#include "common/model/adapters/frozen_place.h"
 #include "common/model/image_model.h"
 #include "common/model/layout.h"
 
@@ -62,8 +63,9 @@ double HeadFlops(const ModelConfig& c, int64_t seq_len) {
 
 // Adds frozen weights; `forward_flops` of a block has the adapter's already.
 void AddFrozen(const ModelConfig& c, const LayerLayout& layout, int64_t layer, int64_t seq_len,
-               LayerCosts* costs) {
-  costs->frozen_parameters = layout.frozen_size;
+               const ElementBytes& element, LayerCosts* costs) {
+  costs->frozen_bytes = PlaceFrozen(layout, element.compute).bytes;
+  costs->coded_bytes = PlaceFrozen(layout, 0).bytes;
   if (layer == c.layers + 1) costs->frozen_flops = costs->forward_flops;
   if (layer == 0 || layer == c.layers + 1) return;
   costs->frozen_flops = 2 * BlockWeights(c, layer - 1) * static_cast<double>(seq_len);
@@ -107,7 +109,7 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
     costs.name = layout.name;
     costs.parameters = costs.read_parameters = layout.size;
     costs.forward_flops = ForwardFlops(c, l, seq_len, c.adapter.present() ? layout.size : 0);
-    if (c.adapter.present()) AddFrozen(c, layout, l, seq_len, &costs);
+    if (c.adapter.present()) AddFrozen(c, layout, l, seq_len, element, &costs);
     costs.output_bytes = seq_len * (head ? c.vocab : c.d_model) * element.compute;
     if (l == 0) {
       const EmbeddingStash stash = MakeEmbeddingStash(c, one, element);
@@ -117,8 +119,12 @@ std::vector<LayerCosts> CostsByLayer(const ModelConfig& c, int64_t seq_len,
       const HeadStash stash = MakeHeadStash(c, one, element);
       costs.forward_stash_bytes = stash.forward_bytes;
       costs.backward_stash_bytes = stash.backward_bytes;
-      int64_t& read = c.adapter.present() ? costs.frozen_parameters : costs.read_parameters;
-      if (c.tied_head) read += c.vocab * c.d_model;
+      const int64_t table = c.tied_head ? c.vocab * c.d_model : 0;
+      if (c.adapter.present()) {
+        costs.frozen_bytes += table * element.compute;
+      } else {
+        costs.read_parameters += table;
+      }
     } else {
       costs.forward_stash_bytes = MakeBlockForwardStash(c, l - 1, whole, one, element).bytes;
       costs.backward_stash_bytes = MakeBlockBackwardStash(c, l - 1, whole, one, element).bytes;

@@ -11,10 +11,11 @@
 namespace atl {
 
 struct LayerCosts {
-  std::string name;               // as LayerLayout's
-  int64_t parameters = 0;         // that are trained; a tied head's table is the embedding's
-  int64_t read_parameters = 0;    // likewise, of products in forward: with a tied head's table
-  int64_t frozen_parameters = 0;  // likewise, that an adapter leaves as they are
+  std::string name;             // as LayerLayout's
+  int64_t parameters = 0;       // that are trained; a tied head's table is the embedding's
+  int64_t read_parameters = 0;  // likewise, of products in forward: with a tied head's table
+  int64_t frozen_bytes = 0;     // of what an adapter leaves as it is: with a tied head's table
+  int64_t coded_bytes = 0;      // of these, of codes, which are the same in any compute type
   // Numbers of one sequence.
   double forward_flops = 0;
   double frozen_flops = 0;   // of these, products with frozen weights, which have no W

@@ -227,7 +227,10 @@ LayerLayout Head(const ModelConfig& c, const Architecture& a, const TensorPart& 
 class AdapterBuilder {
  public:
   AdapterBuilder(const ModelConfig& config, LayerLayout* layout)
-      : rank_(config.adapter.rank), layout_(layout) {
+      : rank_(config.adapter.rank),
+        init_(config.adapter.init == AdapterInit::kGaussian ? Init::kNormalRank : Init::kUniformIn),
+        layout_(layout) {
+    layout->coding = config.adapter.base;
     layout->frozen = std::exchange(layout->params, {});
     layout->frozen_size = layout->size;
     layout->size = 0;
@@ -255,7 +258,7 @@ class AdapterBuilder {
     ParamSpec param;
     param.name = AdapterTensorName(w.name, which);
     param.use = which == 'A' ? Param::kAdapterA : Param::kAdapterB;
-    param.init = which == 'A' ? Init::kUniformIn : Init::kZeros;
+    param.init = which == 'A' ? init_ : Init::kZeros;
     param.decay = true;
     param.offset = layout_->size;
     param.size = shape[0] * shape[1];
@@ -269,6 +272,7 @@ class AdapterBuilder {
   }
 
   const int64_t rank_;
+  const Init init_;  // of A
   LayerLayout* const layout_;
 };
 
@@ -351,6 +355,13 @@ std::vector<LayerLayout> MakeLayouts(const ModelConfig& c, const TensorPart& p) 
   for (LayerLayout& layout : layouts) {
     layout.initializer_range = c.initializer_range;
     if (c.adapter.present()) Adapt(c, a, &layout);
+  }
+  if (!c.adapter.base) return layouts;
+  const std::vector<LayerLayout> wholes = p.whole() ? layouts : MakeLayouts(c);
+  for (size_t l = 0; l < layouts.size(); ++l) {
+    for (size_t m = 0; m < layouts[l].frozen.size(); ++m) {
+      layouts[l].frozen[m].whole_size = wholes[l].frozen[m].size;
+    }
   }
   return layouts;
 }

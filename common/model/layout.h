@@ -13,7 +13,8 @@
 //
 // Where the model has an adapter (adapters/adapter.h), a layer's parameters are the adapter's
 // alone, all that the first paragraph speaks of, and may be none; the model's own tensors are
-// `frozen`: they have a buffer of their own, of the compute type, and neither gradient nor moments.
+// `frozen`: they have a buffer of their own, of the compute type but for matrices that are stored
+// as codes, and neither gradient nor moments.
 
 #ifndef ATOLL_COMMON_MODEL_LAYOUT_H_
 #define ATOLL_COMMON_MODEL_LAYOUT_H_
@@ -35,6 +36,7 @@ enum class Init : uint8_t {
   kNormal,          // standard deviation initializer_range
   kNormalResidual,  // initializer_range / sqrt(2 * blocks): what adds to the residual stream
   kUniformIn,       // uniform, up to 1 / sqrt(columns) from 0: Kaiming's as PEFT has it for A
+  kNormalRank,      // 1 / rows: PEFT's "gaussian" for A
   kFanOut,          // sqrt(2 / numbers that one input reaches), of a convolution (He et al. 2015)
 };
 
@@ -103,8 +105,9 @@ struct ParamSpec {
   float file_offset = 0;       // memory holds the file's numbers plus this
   bool decay = false;          // weight decay applies: two dimensions or more
   Init init = Init::kZeros;
-  int64_t offset = 0;  // elements from the start of the layer's buffer
-  int64_t size = 0;    // elements
+  int64_t offset = 0;      // elements from the start of the layer's buffer
+  int64_t size = 0;        // elements
+  int64_t whole_size = 0;  // of a part's coded matrix: elements of the whole
   Cut cut = Cut::kNone;
   std::vector<Range> kept;  // rows, or columns, of the whole that are here, side by side; by `cut`
 
@@ -128,9 +131,14 @@ struct LayerLayout {
   double initializer_range = 0.02;  // the model's
   std::vector<ParamSpec> frozen;    // in order of offset, in the buffer of the frozen tensors
   int64_t frozen_size = 0;
+  std::optional<WeightCode> coding;  // of those that coded() says
   // By product of a block; the A of matrices that one product serves are adjacent.
   std::vector<AdaptedMatrix> adapted;
 
+  // Returns whether a frozen tensor is stored as codes; frozen_place.h says where.
+  bool coded(const ParamSpec& frozen_param) const {
+    return coding.has_value() && FindProduct(frozen_param.use).has_value();
+  }
   // The model's own tensors: frozen or trained.
   const std::vector<ParamSpec>& base() const { return frozen.empty() ? params : frozen; }
   // REQUIRES: there is such a parameter.

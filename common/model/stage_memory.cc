@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/model/adapters/frozen_place.h"
 #include "common/model/image_model.h"
 
 namespace atl {
@@ -61,8 +62,8 @@ std::vector<LayerFootprint> ComputeLayerFootprints(const ModelConfig& config,
   for (size_t l = 0; l < all.size(); ++l) {
     const bool head = l + 1 == all.size();
     all[l].elements = layouts[l].size;
-    all[l].parameter_bytes =
-        layouts[l].size * (2 * element.state + copy) + layouts[l].frozen_size * element.compute;
+    all[l].parameter_bytes = layouts[l].size * (2 * element.state + copy) +
+                             PlaceFrozen(layouts[l], element.compute).bytes;
     all[l].input_bytes = l > 0 ? all[l - 1].output_bytes
                                : shape.rows * config.InputNumbers(shape.seq_len) * kTokenBytes;
     if (head) continue;

@@ -18,9 +18,9 @@ IslandScopes InMemory(const ParamSpec& param) {
   return param.transposed ? IslandScopes{cols, rows} : IslandScopes{rows, cols};
 }
 
-// Calls copy(whole, part, count) for runs of adjacent elements, by their places in the buffers.
-template <typename Copy>
-void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const Copy& copy) {
+}  // namespace
+
+void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const RunFunction& copy) {
   const IslandScopes from = InMemory(whole), to = InMemory(part);
   if (part.cut == Cut::kNone) {
     ATOLL_CHECK(whole.size == part.size);
@@ -45,8 +45,9 @@ void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const Copy& copy)
   ATOLL_CHECK(at == (part.cut == Cut::kRows ? to.rows : to.cols));
 }
 
-template <typename Copy>
-void ForEachRun(const LayerLayout& whole, const LayerLayout& part, const Copy& copy) {
+namespace {
+
+void ForEachRun(const LayerLayout& whole, const LayerLayout& part, const RunFunction& copy) {
   ATOLL_CHECK(whole.params.size() == part.params.size(), "layouts of two models");
   for (size_t i = 0; i < whole.params.size(); ++i) {
     ATOLL_CHECK(whole.params[i].name == part.params[i].name, "layouts of two layers");

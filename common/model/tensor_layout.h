@@ -5,6 +5,7 @@
 #ifndef ATOLL_COMMON_MODEL_TENSOR_LAYOUT_H_
 #define ATOLL_COMMON_MODEL_TENSOR_LAYOUT_H_
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,11 @@ void CutLayer(const LayerLayout& whole, const LayerLayout& part, std::span<const
 // whole is written by each of them.
 void JoinLayer(const LayerLayout& whole, const LayerLayout& part, std::span<const float> from,
                std::span<float> to);
+
+// Calls copy(whole, part, count) for runs of adjacent elements of one parameter, by their places in
+// the layers' buffers. Where columns are cut a run is a part of one row.
+using RunFunction = std::function<void(int64_t whole, int64_t part, int64_t count)>;
+void ForEachRun(const ParamSpec& whole, const ParamSpec& part, const RunFunction& copy);
 
 // The elements of a part's buffer that count at this rank where the group's parts are added up (a
 // norm of all gradients): all at rank 0, elsewhere without what every rank holds whole. In order,

@@ -52,10 +52,15 @@ absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int3
     const char* name;
     int64_t count;
   };
-  std::vector<Limit> limits = {{"key-value heads", config.kv_heads},
-                               {"words in the vocabulary", config.vocab}};
+  const bool coded = config.adapter.base.has_value();
+  std::vector<Limit> limits = {
+      {coded ? "key-value heads that end with a block of adapter.base's codes" : "key-value heads",
+       CountHeadGroups(config)},
+      {"words in the vocabulary", config.vocab}};
   if (config.has_dense_blocks()) {
-    limits.push_back({"hidden columns in the feed-forward", config.ffn});
+    limits.push_back({coded ? "blocks of adapter.base's codes in a row of the feed-forward"
+                            : "hidden columns in the feed-forward",
+                      CountHiddenGroups(config)});
   }
   if (config.experts.count > 0) limits.push_back({"experts in a block", config.experts.count});
   if (config.experts.shared_hidden > 0) {
@@ -90,6 +95,16 @@ absl::Status CheckCut(const ModelConfig& config, int ranks, std::span<const int3
 
 }  // namespace
 
+int64_t CountHeadGroups(const ModelConfig& config) {
+  if (!config.adapter.base) return config.kv_heads;
+  const int64_t channels = config.query_channels() / config.kv_heads;
+  return config.kv_heads / (kWeightBlock / std::gcd(kWeightBlock, channels));
+}
+
+int64_t CountHiddenGroups(const ModelConfig& config) {
+  return config.adapter.base ? config.ffn / kWeightBlock : config.ffn;
+}
+
 TensorPart WholePart(const ModelConfig& config) {
   return {.heads = {0, config.heads},
           .kv_heads = {0, config.kv_heads},
@@ -104,20 +119,22 @@ absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int 
   ATOLL_RETURN_IF_ERROR(CheckCut(config, ranks, ratios));
   std::vector<int64_t> weights(ratios.begin(), ratios.end());
   if (weights.empty()) weights.assign(ranks, 1);
-  const auto kv_heads = Divide(config.kv_heads, weights);
-  const auto ffn = Divide(config.ffn, weights);
+  const auto groups = Divide(CountHeadGroups(config), weights);
+  const auto hidden = Divide(CountHiddenGroups(config), weights);
   const auto experts = Divide(config.experts.count, weights);
   const auto shared = Divide(config.experts.shared_hidden, weights);
   const auto vocab = Divide(config.vocab, weights);
   const int64_t group = config.heads / config.kv_heads;
+  const int64_t each = config.kv_heads / CountHeadGroups(config);
+  const int64_t columns = config.ffn / std::max<int64_t>(1, CountHiddenGroups(config));
   std::vector<TensorPart> parts;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Range kv = kv_heads[rank];
+    const Range kv{groups[rank].begin * each, groups[rank].end * each};
     parts.push_back({.rank = rank,
                      .ranks = ranks,
                      .heads = {kv.begin * group, kv.end * group},
                      .kv_heads = kv,
-                     .ffn = ffn[rank],
+                     .ffn = {hidden[rank].begin * columns, hidden[rank].end * columns},
                      .experts = experts[rank],
                      .shared = shared[rank],
                      .vocab = vocab[rank]});

@@ -41,11 +41,17 @@ struct TensorPart {
   bool operator==(const TensorPart&) const = default;
 };
 
+// Counts the groups of key-value heads, and of hidden columns where there are any, of which each
+// rank gets one or more.
+int64_t CountHeadGroups(const ModelConfig& config);
+int64_t CountHiddenGroups(const ModelConfig& config);
+
 // Rank 0 of 1. REQUIRES: config is valid.
 TensorPart WholePart(const ModelConfig& config);
 
 // The parts of a group by rank, in proportion to `ratios` (empty: even), by largest remainder,
-// every rank at least one key-value head, one hidden column, one expert and one word. The same
+// every rank at least one key-value head, one hidden column, one expert and one word; where the
+// base is stored as codes, as many heads and hidden columns as end with a block of codes. The same
 // arguments give the same cut everywhere. INVALID_ARGUMENT says what cannot be cut so, and what
 // can. REQUIRES: config is valid.
 absl::StatusOr<std::vector<TensorPart>> CutModel(const ModelConfig& config, int ranks,

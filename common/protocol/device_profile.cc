@@ -14,6 +14,9 @@ uint64_t ComputeModelDigest(const ModelSpec& model, int64_t sequence_length,
                    " sequence ", sequence_length, " optimizer ", static_cast<int>(optimizer));
   if (adapter.kind != AdapterKind::kNone) {
     absl::StrAppend(&numbers, " adapter ", adapter.rank, " ", absl::StrJoin(adapter.targets, " "));
+    if (adapter.base != AdapterBase::kCompute) {
+      absl::StrAppend(&numbers, " base ", static_cast<int>(adapter.base));
+    }
   }
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char c : numbers) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;

@@ -34,6 +34,12 @@ absl::Status ValidateAdapter(const AdapterSpec& a, const ModelSpec& model) {
     return absl::InvalidArgumentError(
         "adapter.targets has \"all-linear\" beside other names: it must stand alone");
   }
+  if (!a.path.empty() && a.init != AdapterInit::kKaiming) {
+    return absl::InvalidArgumentError(
+        "adapter.init = \"gaussian\" and adapter.path: the adapter begins as the folder has it; "
+        "leave "
+        "one of them out");
+  }
   if (absl::StrContains(a.path, "://")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "adapter.path = \"", absl::CHexEscape(a.path.substr(0, 80)),

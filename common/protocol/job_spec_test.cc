@@ -417,6 +417,12 @@ TEST_CASE("adapters_are_checked_by_name") {
   refused([](JobSpec& s) { s.adapter.alpha = 0; }, "adapter.alpha = 0");
   refused([](JobSpec& s) { s.adapter.alpha = 2 * kAdapterAlphaMax; }, "adapter.alpha = 2");
   refused([](JobSpec& s) { s.adapter.path = "hf://org/adapter"; }, "adapter.path");
+  refused(
+      [](JobSpec& s) {
+        s.adapter.path = "/adapter";
+        s.adapter.init = AdapterInit::kGaussian;
+      },
+      "adapter.init");
   refused([](JobSpec& s) { s.adapter.targets.clear(); }, "the number of adapter.targets");
   refused([](JobSpec& s) { s.adapter.targets = {"a", "a"}; }, "adapter.targets has \"a\"");
   refused([](JobSpec& s) { s.adapter.targets = {"all-linear", "a"}; }, "adapter.targets has");

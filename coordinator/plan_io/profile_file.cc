@@ -183,7 +183,8 @@ void ScaleFrozen(const v1::ClusterProfile& profile, plan::Model* model) {
   }
   if (measured <= 0) return;
   for (plan::Layer& layer : model->layers) {
-    layer.frozen_bytes = std::llround(static_cast<double>(layer.frozen_bytes) * measured / assumed);
+    const auto numbers = static_cast<double>(layer.frozen_bytes - layer.coded_bytes);
+    layer.frozen_bytes = layer.coded_bytes + std::llround(numbers * measured / assumed);
   }
 }
 

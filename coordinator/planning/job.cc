@@ -44,7 +44,10 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
   plan::Model model;
   model.name = name;
   model.tied_head = config.tied_head;
-  model.head_groups = config.is_images() ? 0 : config.kv_heads;
+  model.head_groups = config.is_images() ? 0 : CountHeadGroups(config);
+  if (config.adapter.base && config.has_dense_blocks()) {
+    model.head_groups = std::min(model.head_groups, CountHiddenGroups(config));
+  }
   model.experts = config.experts.count;
   model.experts_per_token = config.experts.per_token;
   for (size_t l = 0; l < costs.size(); ++l) {
@@ -54,7 +57,8 @@ plan::Model PlannerModel(const std::string& name, const ModelConfig& config,
     layer.name = costs[l].name;
     // On a device of its own a tied head holds a copy of the table.
     layer.parameters = costs[l].read_parameters;
-    layer.frozen_bytes = costs[l].frozen_parameters * element.compute;
+    layer.frozen_bytes = costs[l].frozen_bytes;
+    layer.coded_bytes = costs[l].coded_bytes;
     layer.forward_flops = costs[l].forward_flops;
     layer.frozen_flops = costs[l].frozen_flops;
     layer.loss = head;

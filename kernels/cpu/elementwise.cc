@@ -129,6 +129,35 @@ ATOLL_KERNEL(ScaleRun, (float* x, float factor, int64_t n), (x, factor, n)) {
     StoreUpTo(x + i, LoadUpTo<V>(x + i, n - i) * factor, n - i);
 }
 
+// Blocks of one row; `place` is the first one's among all scales.
+ATOLL_KERNEL(DecodeBlocks,
+             (WeightCode code, const uint8_t* codes, const uint8_t* scales, const float* coarse,
+              int64_t place, float* y, int64_t blocks),
+             (code, codes, scales, coarse, place, y, blocks)) {
+  using Eight = simd::F8;
+  Eight low, high;
+  std::memcpy(&low, kNf4Numbers, sizeof(low));
+  std::memcpy(&high, kNf4Numbers + 8, sizeof(high));
+  for (int64_t b = 0; b < blocks; ++b, y += kWeightBlock) {
+    const float spread = coarse[1 + (place + b) / kScaleBlock] * kScaleNumbers[scales[b]];
+    const float scale = coarse[0] + spread;
+    const uint8_t* const from = codes + GetCodeBytes(code, b * kWeightBlock);
+    if (code == WeightCode::kInt8) {
+      for (int64_t i = 0; i < kWeightBlock; ++i) {
+        y[i] = static_cast<float>(static_cast<int8_t>(from[i])) / kInt8Largest * scale;
+      }
+      continue;
+    }
+    const Eight lows = low * scale, highs = high * scale;
+    for (int64_t i = 0; i < kWeightBlock; i += 8) {
+      uint32_t eight;
+      std::memcpy(&eight, from + i / 2, sizeof(eight));
+      const Eight found = simd::Lookup(lows, highs, eight);
+      std::memcpy(y + i, &found, sizeof(found));
+    }
+  }
+}
+
 void* Element(const Tensor& x, int64_t row, int64_t col) {
   return static_cast<char*>(x.data) + (row * x.stride + col) * GetElementSize(x.dtype);
 }
@@ -234,6 +263,20 @@ void CpuBackend::Run(Stream&, const Convert& op) {
     } else {
       AddScaledRun(Element(op.from, row, col), IsBfloat16(op.from), nullptr, false,
                    Element(op.to, row, col), IsBfloat16(op.to), 0.0f, n);
+    }
+  });
+}
+
+void CpuBackend::Run(Stream&, const DecodeWeights& op) {
+  op.Check();
+  const auto* codes = reinterpret_cast<const uint8_t*>(op.codes.as<int32_t>());
+  const auto* scales = reinterpret_cast<const uint8_t*>(op.scales.as<int32_t>());
+  const int64_t cols = op.y.cols, blocks = cols / kWeightBlock;
+  ForRowBlocks(pool_, op.y.rows, cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      DecodeBlocks(op.code, codes + GetCodeBytes(op.code, row * cols), scales + row * blocks,
+                   op.coarse.f32(), op.first_scale + row * op.scale_step, Pointer(op.y, row),
+                   blocks);
     }
   });
 }

@@ -65,8 +65,9 @@ OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase MomentumCase(int64_t size, bool divides, bool params, bool copy);
 OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase NormalizeCase(int64_t size);
+// Rows of `cols` from column `first` on of a matrix of `whole` columns, from scale group 1 on.
+OpCase DecodeCase(WeightCode code, int64_t rows, int64_t cols, int64_t first, int64_t whole);
 OpCase ClipCase(int64_t size, float max_norm);
-// `bits` 8 or 4; there and back again.
 
 // ---- expert_cases.cc ----
 

@@ -289,6 +289,32 @@ OpCase NormalizeCase(int64_t size) {
   return c;
 }
 
+OpCase DecodeCase(WeightCode code, int64_t rows, int64_t cols, int64_t first, int64_t whole) {
+  OpCase c;
+  c.name =
+      absl::StrCat(code == WeightCode::kNf4 ? "nf4 " : "int8 ", rows, "x", cols, " of ", whole);
+  // Every code there is, in any place.
+  const auto bytes = [](int64_t i) {
+    const auto mixed = static_cast<uint32_t>(i + 1) * 2654435761u;
+    return static_cast<double>(static_cast<int32_t>(mixed ^ mixed >> 15));
+  };
+  const int64_t words = GetCodeBytes(code, rows * cols) / 4;
+  const int64_t scale_words = (rows * cols / kWeightBlock + 3) / 4;
+  const int64_t first_scale = kScaleBlock + first / kWeightBlock;
+  const int64_t last = first_scale + rows * (whole / kWeightBlock);
+  c.args = {{"codes", Role::kInput, 1, words, kInt32, bytes, true},
+            {"scales", Role::kInput, 1, scale_words, kInt32, bytes, true},
+            {"coarse", Role::kInput, 1, 2 + last / kScaleBlock, kOnlyF32,
+             [](int64_t i) { return 0.5 + 0.125 * static_cast<double>(i % 7); }, true},
+            {"y", Role::kState, rows, cols, kAct, nullptr, true}};
+  c.forward = [=](Call& a) {
+    a.Run(DecodeWeights{code, a["codes"], a["scales"], a["coarse"], first_scale,
+                        whole / kWeightBlock, a["y"]});
+  };
+  c.forward_bytes = Floats(static_cast<double>(words + scale_words) + 1.0 * rows * cols);
+  return c;
+}
+
 OpCase ClipCase(int64_t size, float max_norm) {
   OpCase c;
   c.name = absl::StrCat("sum_of_squares and clip ", size, " max ", max_norm);

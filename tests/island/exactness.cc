@@ -18,14 +18,23 @@ constexpr int32_t kPad = 7;
 
 double Difference(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
+// Rows of several blocks of codes, where the base is stored so.
+void SetAdapter(const AdapterConfig& adapter, ModelConfig* model) {
+  model->adapter = adapter;
+  if (!adapter.base) return;
+  model->d_model = model->family == ModelFamily::kGpt2 ? 256 : 64;
+  model->head_channels = 32;
+  model->ffn = 256;
+}
+
 const Reference& GetReference(Kind kind, const Variation& variation) {
   static std::map<std::tuple<Kind, int64_t, int, DType, bool, InnerOptimizer, Documents, double,
-                             std::vector<std::string>>,
+                             std::vector<std::string>, std::optional<WeightCode>>,
                   Reference>
       all;
   const std::tuple key(kind, variation.blocks, variation.steps, variation.compute, variation.masked,
                        variation.optimizer, variation.documents, variation.dpo.label_smoothing,
-                       variation.adapter.targets);
+                       variation.adapter.targets, variation.adapter.base);
   const auto found = all.find(key);
   if (found != all.end()) return found->second;
   EngineJob job = MakeJob(kind, variation.blocks);
@@ -33,7 +42,7 @@ const Reference& GetReference(Kind kind, const Variation& variation) {
   job.optimizer.kind = variation.optimizer;
   job.documents = variation.documents;
   job.dpo = variation.dpo;
-  job.model.adapter = variation.adapter;
+  SetAdapter(variation.adapter, &job.model);
   return all.emplace(key, Reference(job, variation.steps, variation.masked)).first->second;
 }
 
@@ -347,7 +356,7 @@ void CheckExact(Kind kind, const IslandLayout& spec, const Variation& variation)
   trial.job.optimizer.kind = variation.optimizer;
   trial.job.documents = variation.documents;
   trial.job.dpo = variation.dpo;
-  trial.job.model.adapter = variation.adapter;
+  SetAdapter(variation.adapter, &trial.job.model);
   trial.job.max_chunks = trial.options.fixed_chunks = variation.chunks;
   trial.plan = MakePlan(spec);
   trial.network = variation.network;

@@ -53,7 +53,7 @@ Layers RandomWeights(const ModelConfig& config, uint64_t seed) {
   return layers;
 }
 
-Layers FrozenWeights(const ModelConfig& config) { return RandomWeights(config.Base(), 6); }
+Layers MakeFrozenLayers(const ModelConfig& config) { return RandomWeights(config.Base(), 6); }
 
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed) {
   Rng rng(seed);
@@ -140,15 +140,12 @@ absl::Status TestIsland::Configure(const IslandPlan& plan) {
     return engines_[w]->Configure(job_, plan, &network_.transport(worker),
                                   &network_.communicators(worker));
   }));
-  const std::vector<LayerLayout> base = MakeLayouts(job_.model.Base());
-  const Layers frozen = FrozenWeights(job_.model);
+  const std::vector<LayerLayout> layouts = MakeLayouts(job_.model);
+  const Layers frozen = MakeFrozenLayers(job_.model);
   for (const auto& engine : engines_) {
     for (const LayerShard& shard : engine->ListLackingFrozen()) {
-      const LayerLayout part = FrozenLayout(MakePartLayout(shard.layer, shard.rank));
       const auto l = static_cast<size_t>(shard.layer);
-      std::vector<float> values(static_cast<size_t>(part.size));
-      CutLayer(base[l], part, frozen[l], values);
-      ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, values));
+      ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, FrozenWeights(layouts[l], frozen[l])));
     }
   }
   return absl::OkStatus();
@@ -285,9 +282,10 @@ TestDevice::TestDevice(const EngineJob& job, int64_t micro_batch_rows)
        .documents = DocumentsOnDevice(job)});
   optimizer_ = *Optimizer::Create(*backend_, runner_->stream(), runner_->layers(), job.optimizer);
   if (job.model.adapter.present()) {
-    const Layers frozen = FrozenWeights(job.model);
+    const Layers frozen = MakeFrozenLayers(job.model);
     for (size_t l = 0; l < frozen.size(); ++l) {
-      CheckOk(runner_->layer(static_cast<int>(l)).WriteFrozen(runner_->stream(), frozen[l]));
+      LayerState& layer = runner_->layer(static_cast<int>(l));
+      CheckOk(layer.WriteFrozen(runner_->stream(), FrozenWeights(layer.layout(), frozen[l])));
     }
   }
   if (job.documents != Documents::kPairs) return;

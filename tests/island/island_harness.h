@@ -26,7 +26,7 @@ double RelativeDifference(const Layers& a, const Layers& b);
 // Random, from the seed, far from special values.
 Layers RandomWeights(const ModelConfig& config, uint64_t seed);
 // Returns the frozen weights that every device of the tests has of a model with an adapter.
-Layers FrozenWeights(const ModelConfig& config);
+Layers MakeFrozenLayers(const ModelConfig& config);
 std::vector<int32_t> RandomTokens(const EngineJob& job, int64_t sequences, uint64_t seed);
 
 // How the workers of an island reach each other.

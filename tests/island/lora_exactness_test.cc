@@ -51,6 +51,25 @@ TEST_CASE("adapters_of_attention_train_beside_frozen_experts_as_on_one_device") 
   }
 }
 
+// Matrices are coded whole, whatever each rank has of them.
+TEST_CASE("adapters_train_beside_a_base_of_codes_in_layouts_as_on_one_device") {
+  for (const WeightCode code : {WeightCode::kNf4, WeightCode::kInt8}) {
+    Variation variation{.steps = 3, .adapter = Lora({kAllLinear})};
+    variation.adapter.base = code;
+    for (const auto& layouts : {Replicas(), TensorParallel(), TensorParallelByStage(), Owners()}) {
+      CheckExact(Kind::kLlama, layouts.back(), variation);
+    }
+    CheckExact(Kind::kGpt2, TensorParallel().back(), variation);
+    CheckExact(Kind::kQwen3, TensorParallel()[1], variation);
+  }
+}
+
+TEST_CASE("adapters_of_attention_train_beside_experts_and_codes_as_on_one_device") {
+  Variation variation{.steps = 3, .adapter = Lora({"q_proj", "o_proj"})};
+  variation.adapter.base = WeightCode::kNf4;
+  CheckExact(Kind::kQwen2Moe, TensorParallel().back(), variation);
+}
+
 TEST_CASE("adapters_train_by_every_optimizer_that_owners_share_as_on_one_device") {
   for (const InnerOptimizer optimizer : {InnerOptimizer::kLamb, InnerOptimizer::kMuon}) {
     Variation variation = InDouble({kAllLinear});

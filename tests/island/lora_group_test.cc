@@ -14,10 +14,17 @@ namespace {
 
 // A world with a model's folder, and a job that trains an adapter beside it.
 struct LoraWorld : World {
-  LoraWorld() {
+  explicit LoraWorld(AdapterBase base = AdapterBase::kCompute) : config(MakeConfig(base)) {
     WriteBase(3);
     spec.model = {.initial_weights_path = folder + "/base"};
-    spec.adapter = {.kind = AdapterKind::kLora, .rank = 4, .targets = {kAllLinear}};
+    spec.adapter = {.kind = AdapterKind::kLora, .rank = 4, .targets = {kAllLinear}, .base = base};
+  }
+  ModelConfig MakeConfig(AdapterBase base) {
+    if (base != AdapterBase::kCompute) {  // rows of whole blocks of codes, on two ranks too
+      spec.model.hidden = 128;
+      spec.model.feed_forward = 256;
+    }
+    return *ModelConfigFromSpec(spec.model, spec.data.sequence_length);
   }
   void WriteBase(uint64_t seed) const {
     std::vector<float> values;
@@ -30,20 +37,18 @@ struct LoraWorld : World {
     REQUIRE(WriteModelFolder(folder + "/base", config, layouts, source).ok());
   }
 
-  const ModelConfig config = *ModelConfigFromSpec(spec.model, spec.data.sequence_length);
+  const ModelConfig config;
   const std::vector<LayerLayout> layouts = MakeLayouts(config);
 };
 
-TEST_CASE("islands_train_an_adapter_as_one_device_does") {
-  const LoraWorld world;
-  for (const IslandLayout& layout :
-       {Pipeline("two stages", {3, 3}, 2), Pipeline("ends alone", {1, 4, 1}, 3),
-        Replicas("unequal replicas", {5, 3}, 2),
-        IslandLayout{.name = "cut layers",
-        .replicas = {{{2, 4}, 4, 2}},
-        .tensor_parallel = 2,
-        .tensor_split_ratios = {1, 3},
-        .workers = 2}}) {
+const IslandLayout kCutLayers = {.name = "cut layers",
+                                 .replicas = {{{2, 4}, 4, 2}},
+                                 .tensor_parallel = 2,
+                                 .tensor_split_ratios = {1, 3},
+                                 .workers = 2};
+
+void TrainAsOneDevice(const LoraWorld& world, const std::vector<IslandLayout>& layouts) {
+  for (const IslandLayout& layout : layouts) {
     INFO(layout.name);
     SingleDeviceTrainer alone(world);
     TestGroup group(world, layout.workers, 2);
@@ -61,6 +66,17 @@ TEST_CASE("islands_train_an_adapter_as_one_device_does") {
     CHECK(loss->loss == Approx(alone.trainer->Validate(12, 0)->loss).epsilon(1e-5));
     CHECK(loss->loss < untrained);
   }
+}
+
+TEST_CASE("islands_train_an_adapter_as_one_device_does") {
+  TrainAsOneDevice(LoraWorld(),
+                   {Pipeline("two stages", {3, 3}, 2), Pipeline("ends alone", {1, 4, 1}, 3),
+                    Replicas("unequal replicas", {5, 3}, 2), kCutLayers});
+}
+
+TEST_CASE("islands_train_an_adapter_beside_codes_as_one_device_does") {
+  TrainAsOneDevice(LoraWorld(AdapterBase::kNf4), {Pipeline("two stages", {3, 3}, 2), kCutLayers});
+  TrainAsOneDevice(LoraWorld(AdapterBase::kInt8), {kCutLayers});
 }
 
 TEST_CASE("after_a_death_others_read_the_frozen_weights_that_they_lack_and_go_on") {

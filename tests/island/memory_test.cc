@@ -109,31 +109,43 @@ TEST_CASE("with_every_optimizer_replicas_take_the_memory_that_is_predicted") {
   CHECK(state[InnerOptimizer::kRmsProp] == state[InnerOptimizer::kAdamW]);
 }
 
+// Returns the bytes of all devices' state.
+int64_t CheckAdapted(const AdapterConfig& adapter, bool tied) {
+  EngineJob job = PlannedJob(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
+  job.model.adapter = adapter;
+  PlanRequest request = MakePlanRequest(job, kDevices);
+  request.spec.layout.stages = kDevices;
+  const auto plan = PlanIsland(request);
+  CAPTURE(tied, adapter.rank, adapter.base.has_value(), plan.status().message());
+  REQUIRE(plan.ok());
+  TestIsland island(job, *plan, {});
+  island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
+  REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
+  int64_t state = 0;
+  for (const DeviceMemory& memory : island.engine(0).Memory()) {
+    const double ratio =
+        static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
+    CAPTURE(memory.device, memory.state_bytes, memory.predicted_bytes, memory.peak_bytes, ratio);
+    CHECK(std::abs(ratio - 1) <= kTolerance);
+    state += memory.state_bytes;
+  }
+  return state;
+}
+
 TEST_CASE("stages_with_an_adapter_take_the_memory_that_is_predicted") {
   for (const bool tied : {false, true}) {
-    std::map<bool, int64_t> state;  // with an adapter or not
-    for (const bool adapts : {false, true}) {
-      EngineJob job = PlannedJob(tied ? ModelFamily::kGpt2 : ModelFamily::kLlama, tied);
-      if (adapts) job.model.adapter = {.rank = 4, .alpha = 4, .targets = {kAllLinear}};
-      PlanRequest request = MakePlanRequest(job, kDevices);
-      request.spec.layout.stages = kDevices;
-      const auto plan = PlanIsland(request);
-      CAPTURE(tied, adapts, plan.status().message());
-      REQUIRE(plan.ok());
-      TestIsland island(job, *plan, {});
-      island.Set(LayerPart::kParameters, RandomWeights(job.model, 1));
-      REQUIRE(island.Step(RandomTokens(job, job.batch_sequences, 1), 1e-3).ok());
-      for (const DeviceMemory& memory : island.engine(0).Memory()) {
-        const double ratio =
-            static_cast<double>(memory.peak_bytes) / static_cast<double>(memory.predicted_bytes);
-        CAPTURE(memory.device, memory.state_bytes, memory.predicted_bytes, memory.peak_bytes,
-                ratio);
-        CHECK(std::abs(ratio - 1) <= kTolerance);
-        state[adapts] += memory.state_bytes;
-      }
-    }
+    AdapterConfig adapter;
+    const int64_t whole = CheckAdapted(adapter, tied);
+    adapter = {.rank = 4, .alpha = 4, .targets = {kAllLinear}};
+    const int64_t adapted = CheckAdapted(adapter, tied);
+    adapter.base = WeightCode::kInt8;
+    const int64_t int8 = CheckAdapted(adapter, tied);
+    adapter.base = WeightCode::kNf4;
+    const int64_t nf4 = CheckAdapted(adapter, tied);
     // A weight takes one number in place of four, and the adapter a little.
-    CHECK(state[true] < 0.4 * static_cast<double>(state[false]));
+    CHECK(static_cast<double>(adapted) < 0.4 * static_cast<double>(whole));
+    CHECK(int8 < adapted);
+    CHECK(nf4 < int8);
   }
 }
 

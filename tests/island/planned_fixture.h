@@ -61,6 +61,10 @@ inline PlanRequest MakePlanRequest(const EngineJob& job, int devices,
                             .rank = adapter.rank,
                             .alpha = adapter.alpha,
                             .targets = adapter.targets};
+    if (adapter.base) {
+      const bool nf4 = *adapter.base == WeightCode::kNf4;
+      request.spec.adapter.base = nf4 ? AdapterBase::kNf4 : AdapterBase::kInt8;
+    }
   }
   for (const LayerLayout& layout : MakeLayouts(job.model)) {
     request.facts.layers.push_back({layout.name, layout.size});

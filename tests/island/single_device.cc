@@ -88,7 +88,8 @@ absl::Status SingleDevice::InitialWeights() {
     for (std::vector<float>& layer : frozen) all.emplace_back(layer);
     ATOLL_RETURN_IF_ERROR(ReadWeights(spec.initial_weights_path, base, all));
     for (int l = 0; l < job_->layers(); ++l) {
-      ATOLL_RETURN_IF_ERROR(job_->runner->layer(l).WriteFrozen(job_->runner->stream(), frozen[l]));
+      ATOLL_RETURN_IF_ERROR(job_->runner->layer(l).WriteFrozen(
+          job_->runner->stream(), FrozenWeights(layouts[l], frozen[l])));
       InitLayer(layouts[l], job_->model->config().layers, spec.seed, spans[l]);
     }
   } else if (!spec.initial_weights_path.empty()) {

@@ -46,7 +46,8 @@ struct Subject {
   void Write() {
     for (size_t l = 0; l < frozen.size(); ++l) {
       LayerState& layer = runner->layer(static_cast<int>(l));
-      if (!frozen[l].empty()) Must(layer.WriteFrozen(runner->stream(), frozen[l]));
+      const FrozenWeights weights(layer.layout(), frozen[l]);
+      if (!frozen[l].empty()) Must(layer.WriteFrozen(runner->stream(), weights));
       std::copy(trained[l].begin(), trained[l].end(), Values(layer.params()).begin());
     }
   }

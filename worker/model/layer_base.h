@@ -3,9 +3,11 @@
 #ifndef ATOLL_WORKER_MODEL_LAYER_BASE_H_
 #define ATOLL_WORKER_MODEL_LAYER_BASE_H_
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
+#include "common/model/adapters/frozen_place.h"
 #include "worker/model/model.h"
 
 namespace atl {
@@ -17,8 +19,16 @@ class LayerBase : public Layer {
   absl::Status Forward(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
                        const Tensor& output, const Stash& stash) const final {
     Exec exec = Start(call);
-    DoForward(exec, {call.shape, memory, call.constants, stash, input, output, call.borders,
-                     call.evaluates});
+    DoForward(exec, {call.shape,
+                     memory,
+                     call.constants,
+                     stash,
+                     input,
+                     output,
+                     call.borders,
+                     call.evaluates,
+                     {},
+                     Room(exec)});
     return exec.status();
   }
   absl::Status BackwardInput(const LayerCall& call, const LayerMemory& memory, const Tensor& input,
@@ -27,7 +37,7 @@ class LayerBase : public Layer {
     Exec exec = Start(call);
     DoBackwardInput(exec,
                     {call.shape, memory, call.constants, stash, input, grad_output, call.borders,
-                     false, call.router},
+                     false, call.router, Room(exec)},
                     grad_input);
     return exec.status();
   }
@@ -39,17 +49,19 @@ class LayerBase : public Layer {
   }
 
   LayerBytes Bytes(Backend& backend, const BatchShape& shape) const final {
-    const Args args{shape,
-                    {},
-                    Tensor(nullptr, state_, shape.seq_len, config_.head_dim()),
-                    {},
-                    InputShape(shape),
-                    Tensor(nullptr, compute_, shape.tokens(), output_cols())};
+    Args args{shape,
+              {},
+              Tensor(nullptr, state_, shape.seq_len, config_.head_dim()),
+              {},
+              InputShape(shape),
+              Tensor(nullptr, compute_, shape.tokens(), output_cols())};
     LayerBytes bytes;
     StashBytes(shape, &bytes);
     Exec forward = Exec::Measuring(backend);
+    args.room = Room(forward);
     DoForward(forward, args);
     Exec input = Exec::Measuring(backend);
+    args.room = Room(input);
     DoBackwardInput(input, args, InputShape(shape));
     Exec weight = Exec::Measuring(backend);
     DoBackwardWeight(weight, args);
@@ -69,6 +81,7 @@ class LayerBase : public Layer {
     Borders borders = {};
     bool evaluates = false;
     RouterCall router = {};
+    Tensor room = {};  // that matrices are decoded into
   };
 
   LayerBase(const ModelConfig& config, const TensorPart& part, DType compute, LayerLayout layout)
@@ -78,11 +91,14 @@ class LayerBase : public Layer {
         part_(part),
         compute_(compute),
         state_(StateType(compute)),
-        adapts_(config.adapter.present()) {
-    offsets_.fill(-1);
-    for (const ParamSpec& param : this->layout().base()) {
-      int64_t& offset = offsets_[static_cast<size_t>(param.use)];
-      if (offset < 0) offset = param.offset;  // of experts the first one's
+        adapts_(config.adapter.present()),
+        decoded_elements_(CountDecoded(config, part, this->layout())),
+        places_(PlaceFrozen(this->layout(), GetElementSize(compute))) {
+    first_.fill(-1);
+    const std::vector<ParamSpec>& all = this->layout().base();
+    for (size_t i = 0; i < all.size(); ++i) {
+      int& first = first_[static_cast<size_t>(all[i].use)];
+      if (first < 0) first = static_cast<int>(i);  // of experts the first one's
     }
   }
 
@@ -107,6 +123,21 @@ class LayerBase : public Layer {
   // none.
   Tensor Weight(const Args& args, Param use, int64_t rows, int64_t cols) const {
     return At(adapts_ ? args.memory.frozen : args.memory.params, compute_, use, rows, cols);
+  }
+  // The same of matrices of a block's products. Those that are stored as codes are decoded, into
+  // the place that the call before has decoded into.
+  Tensor Matrix(Exec& exec, const Args& args, Param use, int64_t rows, int64_t cols) const {
+    const int first = first_[static_cast<size_t>(use)];
+    if (first < 0 || !layout().coding) return Weight(args, use, rows, cols);
+    const Tensor decoded(args.room.data, compute_, rows, cols);
+    ATOLL_CHECK(rows * cols <= decoded_elements_, layout().name);
+    int64_t row = 0;
+    for (auto i = static_cast<size_t>(first); row < rows; ++i) {
+      const FrozenPlace& place = places_.params[i];
+      ATOLL_CHECK(place.coded() && place.cols == cols, layout().name);
+      Decode(exec, args, place, decoded, &row);
+    }
+    return decoded;
   }
   // The same before it was rounded. REQUIRES: no adapter, or no half precision.
   Tensor StateWeight(const Args& args, Param use, int64_t rows, int64_t cols) const {
@@ -177,21 +208,68 @@ class LayerBase : public Layer {
   const bool adapts_;  // weights are frozen
 
  private:
+  // Counts those of queries, keys and values, or of gate and up: of blocks without any these two
+  // too, since the workspace of one block is measured for all.
+  static int64_t CountDecoded(const ModelConfig& config, const TensorPart& part,
+                              const LayerLayout& layout) {
+    if (std::ranges::none_of(layout.frozen, [&](const ParamSpec& p) { return layout.coded(p); })) {
+      return 0;
+    }
+    const int64_t channels = part.heads.size() + 2 * part.kv_heads.size();
+    const int64_t hidden = config.has_dense_blocks() ? part.ffn.size() : 0;
+    return config.d_model * std::max(channels * config.head_dim(),
+                                     config.architecture().gated() ? 2 * hidden : hidden);
+  }
+
+  Tensor Room(Exec& exec) const {
+    return decoded_elements_ == 0 ? Tensor() : exec.Temporary(compute_, 1, decoded_elements_);
+  }
+
+  // Decodes a matrix into the rows from `row` on, which becomes the one behind it.
+  void Decode(Exec& exec, const Args& args, const FrozenPlace& place, const Tensor& to,
+              int64_t* row) const {
+    char* const frozen = static_cast<char*>(args.memory.frozen);
+    const auto at = [&](int64_t offset, DType type, int64_t bytes) {
+      return Tensor(frozen == nullptr ? nullptr : frozen + offset, type, 1, (bytes + 3) / 4);
+    };
+    const WeightCode code = *layout().coding;
+    int64_t elements = 0;  // of the matrix, before these rows
+    for (const CodedRows& part : place.rows) {
+      const int64_t size = part.rows * place.cols, blocks = size / kWeightBlock;
+      exec.Run(
+          DecodeWeights{.code = code,
+                        .codes = at(place.values + GetCodeBytes(code, elements), DType::kInt32,
+                                    GetCodeBytes(code, size)),
+                        .scales = at(place.scales + elements / kWeightBlock, DType::kInt32, blocks),
+                        .coarse = at(place.coarse, DType::kFloat32, 4 * place.coarse_numbers),
+                        .first_scale = part.first_scale,
+                        .scale_step = part.scale_step,
+                        .y = to.Rows(*row, part.rows)});
+      elements += size;
+      *row += part.rows;
+    }
+  }
+
   Exec Start(const LayerCall& call) const {
     CheckGroup(call, part_);
     return {call.backend, call.stream, call.workspace, call.communicator};
   }
 
   Tensor At(void* base, DType dtype, Param use, int64_t rows, int64_t cols) const {
-    const int64_t offset = offsets_[static_cast<size_t>(use)];
-    if (offset < 0) return {};
-    ATOLL_CHECK(offset + rows * cols <= (adapts_ ? layout().frozen_size : layout().size));
-    char* data =
-        base == nullptr ? nullptr : static_cast<char*>(base) + offset * GetElementSize(dtype);
+    const int first = first_[static_cast<size_t>(use)];
+    if (first < 0) return {};
+    const auto index = static_cast<size_t>(first);
+    const int64_t each = GetElementSize(dtype);
+    const int64_t offset =
+        adapts_ ? places_.params[index].values : layout().params[index].offset * each;
+    ATOLL_CHECK(offset + rows * cols * each <= (adapts_ ? places_.bytes : layout().size * each));
+    char* data = base == nullptr ? nullptr : static_cast<char*>(base) + offset;
     return {data, dtype, rows, cols};
   }
 
-  std::array<int64_t, kParamUses> offsets_;  // by use; -1: the layer has none
+  std::array<int, kParamUses> first_;  // by use, in layout().base(); -1: the layer has none
+  const int64_t decoded_elements_;     // of the largest matrices that are decoded at once
+  const FrozenPlaces places_;
 };
 
 }  // namespace atl

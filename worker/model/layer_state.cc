@@ -2,16 +2,20 @@
 
 #include <vector>
 
-#include "kernels/bfloat16.h"
-
 namespace atl {
+namespace {
+
+int64_t FrozenBytes(const LayerLayout& layout, DType compute) {
+  return PlaceFrozen(layout, GetElementSize(compute)).bytes;
+}
+
+}  // namespace
 
 int64_t LayerState::Bytes(const LayerLayout& layout, DType compute,
                           const std::optional<Training>& training) {
   const int64_t state = GetElementSize(StateType(compute));
   const int64_t copy = compute == StateType(compute) ? 0 : GetElementSize(compute);
-  const int64_t parameters =
-      layout.size * (state + copy) + layout.frozen_size * GetElementSize(compute);
+  const int64_t parameters = layout.size * (state + copy) + FrozenBytes(layout, compute);
   if (!training) return parameters;
   const Range owned = training->owned.value_or(Range{0, layout.size});
   return parameters + (layout.size + StateElements(training->optimizer, layout, owned)) * state;
@@ -44,8 +48,8 @@ absl::StatusOr<LayerState> LayerState::Create(Backend& backend, Stream& stream, 
     ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.size * GetElementSize(compute),
                                          "copy of its parameters", &state.copy_));
   }
-  ATOLL_RETURN_IF_ERROR(state.Allocate(state.layout_.frozen_size * GetElementSize(compute),
-                                       "frozen weights", &state.frozen_));
+  ATOLL_RETURN_IF_ERROR(
+      state.Allocate(FrozenBytes(state.layout_, compute), "frozen weights", &state.frozen_));
   if (!training) return state;
   state.second_begin_ = SecondSlotBegin(training->optimizer, state.layout_);
   state.slots_ = GetStateSlots(training->optimizer);
@@ -79,23 +83,16 @@ void LayerState::ParamsWritten(Stream& stream) {
   if (copy.present()) backend_->Run(stream, Convert{.from = params(), .to = copy});
 }
 
-absl::Status LayerState::WriteFrozen(Stream& stream, std::span<const float> values) {
-  ATOLL_CHECK(std::ssize(values) == layout_.frozen_size, "layer ", layout_.name);
-  const auto write = [&](const void* data) {
-    backend_->CopyToDevice(stream, frozen(), data);
-    return backend_->Synchronize(stream);
-  };
-  switch (compute_) {
-    case DType::kBfloat16: {
-      std::vector<Bfloat16> rounded(values.size());
-      std::transform(values.begin(), values.end(), rounded.begin(), RoundToBfloat16);
-      return write(rounded.data());
-    }
-    case DType::kFloat64:
-      return write(std::vector<double>(values.begin(), values.end()).data());
-    default:
-      return write(values.data());
-  }
+Tensor LayerState::frozen() const {
+  if (!layout_.coding) return {frozen_.data(), compute_, 1, layout_.frozen_size};
+  return {frozen_.data(), DType::kInt32, 1, FrozenBytes(layout_, compute_) / 4};
+}
+
+absl::Status LayerState::WriteFrozen(Stream& stream, const FrozenWeights& weights) {
+  const std::vector<std::byte> image = weights.Image(layout_, compute_);
+  ATOLL_CHECK(std::ssize(image) == frozen().size() * GetElementSize(frozen().dtype), layout_.name);
+  backend_->CopyToDevice(stream, frozen(), image.data());
+  return backend_->Synchronize(stream);
 }
 
 LayerMemory LayerState::memory() const {

@@ -4,20 +4,21 @@
 // ones those of fewer elements, which the optimizer uses (common/model/optimizer_state.h). A model
 // of bf16 has a copy of the parameters in addition, which the layers read: the optimizer rounds
 // into it as it writes the parameters, and any other writer calls ParamsWritten. The frozen tensors
-// of a layer with an adapter are of the compute type alone, and nothing changes them.
+// of a layer with an adapter lie as common/model/adapters/frozen_place.h says, and nothing changes
+// them.
 
 #ifndef ATOLL_WORKER_MODEL_LAYER_STATE_H_
 #define ATOLL_WORKER_MODEL_LAYER_STATE_H_
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "common/model/layout.h"
 #include "common/model/optimizer_state.h"
 #include "common/model/tensor_part.h"
 #include "kernels/backend.h"
+#include "worker/model/frozen_weights.h"
 #include "worker/model/model.h"
 
 namespace atl {
@@ -68,10 +69,10 @@ class LayerState {
   // params() itself.
   Tensor params_copy() const;
 
-  // [1, layout.frozen_size], of the compute type.
-  Tensor frozen() const { return {frozen_.data(), compute_, 1, layout_.frozen_size}; }
-  // Writes them, rounded; returns when they are there. REQUIRES: as many values.
-  absl::Status WriteFrozen(Stream& stream, std::span<const float> values);
+  // [1, layout.frozen_size], of the compute type; where some are codes, all bytes as int32.
+  Tensor frozen() const;
+  // Writes this part of the layer's; returns when it is there.
+  absl::Status WriteFrozen(Stream& stream, const FrozenWeights& weights);
 
   // params() was written, by operations on this stream: brings the copy, if any, up to date.
   void ParamsWritten(Stream& stream);

@@ -258,7 +258,7 @@ class TransformerBlock final : public LayerBase {
     attention.window = config_.WindowOfBlock(index_, std::numeric_limits<int64_t>::max());
     exec.Run(AttentionForward{attention, Q(s.qkv), K(s.qkv), V(s.qkv), s.out, s.lse, Lengths(a),
                               Starts(a)});
-    End(exec, a, s.attention, BlockProduct::kOut, s, s.out, Weight(a, Param::kOut, d_, q_),
+    End(exec, a, s.attention, BlockProduct::kOut, s, s.out, Matrix(exec, a, Param::kOut, d_, q_),
         Weight(a, Param::kOutBias, 1, d_), a.input, s.middle);
     const Tensor read = Begin(exec, a, s.feed_forward, s.middle);
     if (has_experts_) {
@@ -268,12 +268,13 @@ class TransformerBlock final : public LayerBase {
                  });
     }
     ForwardUp(exec, a, s, read);
-    End(exec, a, s.feed_forward, BlockProduct::kDown, s, s.hidden, Weight(a, Param::kDown, d_, f_),
-        Weight(a, Param::kDownBias, 1, d_), s.middle, a.output);
+    End(exec, a, s.feed_forward, BlockProduct::kDown, s, s.hidden,
+        Matrix(exec, a, Param::kDown, d_, f_), Weight(a, Param::kDownBias, 1, d_), s.middle,
+        a.output);
   }
 
   void ForwardQkv(Exec& exec, const Args& a, const Forward& s, const Tensor& x) const {
-    const Tensor w = Weight(a, Param::kQuery, q_ + 2 * kv_, d_);
+    const Tensor w = Matrix(exec, a, Param::kQuery, q_ + 2 * kv_, d_);
     const Tensor bias = Weight(a, Param::kQueryBias, 1, q_ + 2 * kv_);
     if (arch_.qk_norm == QkNorm::kNone) {
       exec.Run(LinearForward{.x = x, .w = w, .bias = bias, .y = s.qkv});
@@ -300,20 +301,20 @@ class TransformerBlock final : public LayerBase {
 
   void ForwardUp(Exec& exec, const Args& a, const Forward& s, const Tensor& x) const {
     if (arch_.gated()) {
-      exec.Run(LinearForward{.x = x, .w = Weight(a, Param::kGate, 2 * f_, d_), .y = s.up});
+      exec.Run(LinearForward{.x = x, .w = Matrix(exec, a, Param::kGate, 2 * f_, d_), .y = s.up});
       AdapterForward(exec, a, BlockProduct::kUp, s, x, s.up);
       return exec.Run(GatedForward{Gate(s.up), Up(s.up), s.hidden, activation_});
     }
     if (Of(BlockProduct::kUp).present()) {
       exec.Run(LinearForward{.x = x,
-                             .w = Weight(a, Param::kUp, f_, d_),
+                             .w = Matrix(exec, a, Param::kUp, f_, d_),
                              .bias = Weight(a, Param::kUpBias, 1, f_),
                              .y = s.up});
       AdapterForward(exec, a, BlockProduct::kUp, s, x, s.up);
       return exec.Run(GeluForward{.x = s.up, .y = s.hidden, .kind = activation_});
     }
     exec.Run(LinearForward{.x = x,
-                           .w = Weight(a, Param::kUp, f_, d_),
+                           .w = Matrix(exec, a, Param::kUp, f_, d_),
                            .bias = Weight(a, Param::kUpBias, 1, f_),
                            .y = s.hidden,
                            .activation = activation_,
@@ -342,27 +343,25 @@ class TransformerBlock final : public LayerBase {
                     });
     } else {
       BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);
-      BeginBackward(exec, a, s.feed_forward, BlockProduct::kUp, g, g.up, UpWeight(a), s.middle,
+      BeginBackward(exec, a, s.feed_forward, BlockProduct::kUp, g, g.up,
+                    Matrix(exec, a, arch_.gated() ? Param::kGate : Param::kUp, up_, d_), s.middle,
                     Residual(s.feed_forward, dy), g.middle);
     }
 
     EndBackward(exec, a, s.attention, g.middle);
-    exec.Run(LinearBackwardInput{
-        .dy = EndGradient(s.attention, g.middle), .w = Weight(a, Param::kOut, d_, q_), .dx = dout});
+    exec.Run(LinearBackwardInput{.dy = EndGradient(s.attention, g.middle),
+                                 .w = Matrix(exec, a, Param::kOut, d_, q_),
+                                 .dx = dout});
     AdapterBackward(exec, a, BlockProduct::kOut, g, EndGradient(s.attention, g.middle), dout);
     BackwardQkv(exec, a, s, g, dout);
     BeginBackward(exec, a, s.attention, BlockProduct::kQueryKeyValue, g, g.qkv,
-                  Weight(a, Param::kQuery, q_ + 2 * kv_, d_), a.input,
+                  Matrix(exec, a, Param::kQuery, q_ + 2 * kv_, d_), a.input,
                   Residual(s.attention, g.middle), grad_input);
-  }
-
-  Tensor UpWeight(const Args& a) const {
-    return Weight(a, arch_.gated() ? Param::kGate : Param::kUp, up_, d_);
   }
 
   void BackwardUp(Exec& exec, const Args& a, const Forward& s, const Backward& g, const Tensor& dy,
                   const Tensor& dhidden) const {
-    const Tensor w = Weight(a, Param::kDown, d_, f_);
+    const Tensor w = Matrix(exec, a, Param::kDown, d_, f_);
     if (arch_.gated()) {
       exec.Run(LinearBackwardInput{.dy = dy, .w = w, .dx = dhidden});
       AdapterBackward(exec, a, BlockProduct::kDown, g, dy, dhidden);

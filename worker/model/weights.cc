@@ -301,6 +301,8 @@ double ComputeStandardDeviation(const ParamSpec& param, double range, int64_t bl
     case Init::kNormal:
     case Init::kUniformIn:
       break;
+    case Init::kNormalRank:
+      return 1 / static_cast<double>(param.shape.front());
     case Init::kNormalResidual:
       return range / std::sqrt(2.0 * static_cast<double>(blocks));
     case Init::kFanOut:

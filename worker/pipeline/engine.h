@@ -218,9 +218,9 @@ class Engine {
                         const std::map<LayerPart, std::span<const float>>& parts);
 
   // The shards in the plan whose frozen tensors are not here yet, by layer; to be set before a
-  // step, from what FrozenLayout describes. Later plans keep them with the layer.
+  // step, from the whole layer's. Later plans keep them with the layer.
   std::vector<LayerShard> ListLackingFrozen() const;
-  absl::Status SetFrozen(const LayerShard& shard, std::span<const float> values);
+  absl::Status SetFrozen(const LayerShard& shard, const FrozenWeights& weights);
 
   // ---- What crosses the bus during steps. A snapshot or an addition, each in place of what was
   // there before; they go with the next Configure. False, and there is neither: the host can touch

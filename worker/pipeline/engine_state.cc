@@ -172,13 +172,11 @@ std::vector<LayerShard> Engine::ListLackingFrozen() const {
 }
 
 // A table's copy takes what the layer begins with.
-absl::Status Engine::SetFrozen(const LayerShard& shard, std::span<const float> values) {
+absl::Status Engine::SetFrozen(const LayerShard& shard, const FrozenWeights& weights) {
   for (const auto& run : runs_) {
     for (HeldState* held : run->device.planned()) {
       if (!(held->shard == shard) || !held->lacks_frozen()) continue;
-      const auto size = static_cast<size_t>(held->state.layout().frozen_size);
-      ATOLL_CHECK(size <= values.size(), "layer ", shard.layer);
-      ATOLL_RETURN_IF_ERROR(held->state.WriteFrozen(run->device.stream(), values.first(size)));
+      ATOLL_RETURN_IF_ERROR(held->state.WriteFrozen(run->device.stream(), weights));
       held->has_frozen = true;
     }
   }

@@ -101,10 +101,12 @@ absl::Status LayerBench::Fill() {
   InitLayer(layer_.layout(), model_.config().layers, kSeed, values);
   if (!values.empty()) backend_.CopyToDevice(*stream_, state_->params(), values.data());
   state_->ParamsWritten(*stream_);
-  if (const LayerLayout frozen = FrozenLayout(layer_.layout()); frozen.size > 0) {
+  if (layer_.layout().frozen_size > 0) {
+    const LayerLayout whole = MakeLayouts(model_.config())[static_cast<size_t>(index_)];
+    const LayerLayout frozen = FrozenLayout(whole);
     values.resize(static_cast<size_t>(frozen.size));
     InitLayer(frozen, model_.config().layers, kSeed, values);
-    ATOLL_RETURN_IF_ERROR(state_->WriteFrozen(*stream_, values));
+    ATOLL_RETURN_IF_ERROR(state_->WriteFrozen(*stream_, FrozenWeights(whole, values)));
   }
   backend_.Zero(*stream_, totals_);
   const int64_t n = shape_.tokens();

@@ -62,6 +62,35 @@ absl::Status CheckTargets(const AdapterConfig& adapter, const ModelConfig& confi
   return absl::OkStatus();
 }
 
+std::optional<WeightCode> FindWeightCode(AdapterBase base) {
+  switch (base) {
+    case AdapterBase::kInt8:
+      return WeightCode::kInt8;
+    case AdapterBase::kNf4:
+      return WeightCode::kNf4;
+    case AdapterBase::kCompute:
+      break;
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckBase(const ModelConfig& config) {
+  if (!config.adapter.base) return absl::OkStatus();
+  for (const auto& [name, columns] :
+       {std::pair("a hidden size of", config.d_model),
+        {"heads of together", config.query_channels()},
+        {"a feed-forward of", config.has_dense_blocks() ? config.ffn : 0}}) {
+    if (columns % kWeightBlock == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter.base = \"", *config.adapter.base == WeightCode::kNf4 ? "nf4" : "int8",
+                     "\": the model has ", name, " ", columns,
+                     " channels, and its weights are coded "
+                     "in blocks of ",
+                     kWeightBlock, "; leave adapter.base out"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 double AdapterConfig::scale() const {
@@ -93,8 +122,10 @@ absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& s
         "adapter.kind = \"lora\": the model is of family ", GetFamily(config.family).model_type,
         ", and only decoders of text have adapters; leave [adapter] out"));
   }
-  config.adapter = {spec.rank, spec.alpha, spec.use_rslora, spec.targets};
+  config.adapter = {spec.rank, spec.alpha, spec.use_rslora, spec.targets, FindWeightCode(spec.base),
+                    spec.init};
   ATOLL_RETURN_IF_ERROR(CheckTargets(config.adapter, config));
+  ATOLL_RETURN_IF_ERROR(CheckBase(config));
   return config;
 }
 

@@ -7,11 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/protocol/job_spec.h"
 #include "common/status.h"
+#include "common/weight_codes.h"
 
 namespace atl {
 
@@ -24,6 +26,12 @@ struct AdapterConfig {
   bool use_rslora = false;
   // Ends of names of blocks' matrices, as PEFT's target_modules; or kAllLinear alone.
   std::vector<std::string> targets;
+  // Frozen matrices of attention and of dense feed-forwards are stored so, which are the linear
+  // layers of blocks that bitsandbytes replaces; routers and experts, whose matrices newer models
+  // have as one stacked parameter, the embedding, the head, norms and biases are not. None: all are
+  // numbers of the compute type.
+  std::optional<WeightCode> base = std::nullopt;
+  AdapterInit init = AdapterInit::kKaiming;
 
   bool present() const { return rank > 0; }
   double scale() const;  // alpha / rank, or alpha / sqrt(rank)
@@ -41,8 +49,8 @@ inline constexpr size_t kBlockProducts = 4;
 // Counts the columns of A x of all targets of each product.
 std::array<int64_t, kBlockProducts> CountAdapterColumns(const ModelConfig& config);
 
-// The model with the job's adapter. INVALID_ARGUMENT: a family that has no targets, or a target
-// that no matrix of its blocks is called.
+// The model with the job's adapter. INVALID_ARGUMENT: a family that has no targets, a target that
+// no matrix of its blocks is called, or a base whose codes' blocks would cross rows.
 absl::StatusOr<ModelConfig> WithAdapter(ModelConfig config, const AdapterSpec& spec);
 
 }  // namespace atl

@@ -52,6 +52,13 @@ TEST_CASE("a version that servers do not keep is refused by name") {
   CHECK(w.reply().code() == absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("a_branch_beside_another_base_is_refused") {
+  World w;
+  Begin(w);
+  w.DoLines({"pause lm-1", "submit name=next from=lm-1 nf4"});
+  CHECK(w.reply().code() == absl::StatusCode::kInvalidArgument);
+}
+
 TEST_CASE("a branch of a job that was removed before it has its parameters has failed") {
   World w;
   Begin(w);

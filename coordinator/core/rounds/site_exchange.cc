@@ -311,6 +311,15 @@ bool IsBranching(const Job& job) {
          job.progress.version == kNoVersion;
 }
 
+// Compares what parameters of adapters mean; how they began is no matter.
+bool HaveSameAdapter(AdapterSpec a, AdapterSpec b) {
+  for (AdapterSpec* spec : {&a, &b}) {
+    spec->path.clear();
+    spec->init = {};
+  }
+  return a == b;
+}
+
 absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
   ATOLL_ASSIGN_OR_RETURN(const InitialJob initial, ParseInitialJob(spec.model.initial_job));
   if (initial.job.empty()) return absl::OkStatus();
@@ -319,6 +328,12 @@ absl::Status CheckOrigin(const State& s, const JobSpec& spec) {
   if (origin == nullptr || origin->record.removed || origin->record.site) {
     return absl::NotFoundError(
         absl::StrCat(what, "there is no such job, or it was removed: see atoll ls"));
+  }
+  if (!HaveSameAdapter(origin->spec().adapter, spec.adapter)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what,
+                     "that job's [adapter] is another; leave rank, alpha, targets, use_rslora "
+                     "and base as that job has them"));
   }
   const Version newest = origin->progress.version;
   if (newest == kNoVersion) {

@@ -126,6 +126,10 @@ JobSpec ParseJobSpec(const Command& command) {
     task.every_rounds = std::stoll(std::string(every));
   }
   spec.model.initial_job = command.Text("from");
+  if (command.Has("nf4")) {
+    spec.model.initial_weights_path = "base";
+    spec.adapter = {.kind = AdapterKind::kLora, .targets = {"q_proj"}, .base = AdapterBase::kNf4};
+  }
   spec.inner.batch_sequences = command.Int("batch", 1);
   spec.inner.ema = command.Real("ema", 0);
   spec.outer.optimizer = "nesterov";  // has state that moves with shards

@@ -73,6 +73,7 @@ struct Layer {
   int64_t expert_stash_bytes = 0;
   // Weights that are not trained: their bytes, and the part of forward_flops that is theirs.
   int64_t frozen_bytes = 0;
+  int64_t coded_bytes = 0;  // of these, of codes, whatever the devices compute in
   double frozen_flops = 0;
   bool loss = false;  // the head: its B and W are parts of its F
 };

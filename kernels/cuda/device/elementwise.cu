@@ -5,6 +5,7 @@
 //   GatedForward 3s, GatedBackward 5s, GeluForward 2s, GeluBackward 3s, AddScaled 3s, Scale 2s,
 //   Convert from + to, Rope 2s (the table stays in the cache), EmbeddingForward 2s,
 //   FinishForward (2 + pre + add)s, FinishBackward (3 + add)s; tanh or exp about 20 FLOP.
+//   DecodeWeights s + 1/2 or 1 for its code.
 
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/launchers.h"
@@ -74,6 +75,52 @@ struct SoftcapBackwardMap {
       d.v[i] *= 1.0f - t * t;
     }
     Store(dx.Row(row) + col, d);
+  }
+};
+
+// kScaleNumbers and kNf4Numbers, which a device does not see as tables.
+__device__ inline float ScaleNumber(int code) {
+  if (code == 127 || code == 255) return code == 127 ? 0.0f : 1.0f;
+  int at = code > 127 ? code - 128 : 126 - code;
+  double power = 1e-6;
+  int cells = 1;
+  for (; at >= cells; cells *= 2, power *= 10) at -= cells;
+  const double size = power * (0.1 + 0.9 * (at + 0.5) / cells);
+  return static_cast<float>(code > 127 ? size : -size);
+}
+__device__ inline float Nf4Number(int code) {
+  static const float kNumbers[16] = {
+      kNf4Numbers[0],  kNf4Numbers[1],  kNf4Numbers[2],  kNf4Numbers[3],
+      kNf4Numbers[4],  kNf4Numbers[5],  kNf4Numbers[6],  kNf4Numbers[7],
+      kNf4Numbers[8],  kNf4Numbers[9],  kNf4Numbers[10], kNf4Numbers[11],
+      kNf4Numbers[12], kNf4Numbers[13], kNf4Numbers[14], kNf4Numbers[15]};
+  return kNumbers[code];
+}
+
+template <typename T, WeightCode kCode>
+struct DecodeMap {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const float* coarse;
+  int64_t first_scale, scale_step;
+  View<T> y;
+  template <int N>
+  __device__ void At(int64_t row, int64_t col) const {
+    const int64_t at = row * y.stride + col;
+    const int64_t place = first_scale + row * scale_step + col / kWeightBlock;
+    const float spread = coarse[1 + place / kScaleBlock] * ScaleNumber(scales[at / kWeightBlock]);
+    const float scale = coarse[0] + spread;
+    Pack<float, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int64_t element = at + i;
+      if constexpr (kCode == WeightCode::kNf4) {
+        out.v[i] = Nf4Number(codes[element / 2] >> (element % 2 == 0 ? 0 : 4) & 15) * scale;
+      } else {
+        out.v[i] = static_cast<float>(static_cast<int8_t>(codes[element])) / kInt8Largest * scale;
+      }
+    }
+    Store(y.Row(row) + col, out);
   }
 };
 
@@ -234,6 +281,25 @@ void Enqueue(const Queue& queue, const SoftcapBackward& op) {
     const SoftcapBackwardMap<T> map{MakeView<T>(op.x), MakeView<T>(op.dy), MakeView<T>(op.dx),
                                     op.cap};
     Map<kWide<T>>(queue, "SoftcapBackward", map, {op.x, op.dy, op.dx}, op.dx);
+  });
+}
+
+void Enqueue(const Queue& queue, const DecodeWeights& op) {
+  ForType(op.y.dtype, [&]<typename T>() {
+    const auto enqueue = [&]<WeightCode kCode>() {
+      const DecodeMap<T, kCode> map{static_cast<const uint8_t*>(op.codes.data),
+                                    static_cast<const uint8_t*>(op.scales.data),
+                                    static_cast<const float*>(op.coarse.data),
+                                    op.first_scale,
+                                    op.scale_step,
+                                    MakeView<T>(op.y)};
+      MapRows<kWide<T>>(queue, "DecodeWeights", map, {op.y}, op.y.rows, op.y.cols);
+    };
+    if (op.code == WeightCode::kNf4) {
+      enqueue.template operator()<WeightCode::kNf4>();
+    } else {
+      enqueue.template operator()<WeightCode::kInt8>();
+    }
   });
 }
 

@@ -126,4 +126,27 @@ void ReferenceBackend::Run(Stream&, const Convert& op) {
   });
 }
 
+void ReferenceBackend::Run(Stream&, const DecodeWeights& op) {
+  op.Check();
+  const auto* codes = reinterpret_cast<const uint8_t*>(op.codes.as<int32_t>());
+  const auto* scales = reinterpret_cast<const uint8_t*>(op.scales.as<int32_t>());
+  ForEachElement(op.y, [&](int64_t row, int64_t col) {
+    const int64_t at = row * op.y.cols + col, block = col / kWeightBlock;
+    const int64_t place = op.first_scale + row * op.scale_step + block;
+    const float group = op.coarse.f32()[1 + place / kScaleBlock];
+    const float spread = group * kScaleNumbers[scales[at / kWeightBlock]];
+    const float scale = op.coarse.f32()[0] + spread;
+    float number = 0;
+    switch (op.code) {
+      case WeightCode::kNf4:
+        number = kNf4Numbers[codes[at / 2] >> (at % 2 == 0 ? 0 : 4) & 15];
+        break;
+      case WeightCode::kInt8:
+        number = static_cast<float>(static_cast<int8_t>(codes[at])) / kInt8Largest;
+        break;
+    }
+    At(op.y, row, col) = number * scale;
+  });
+}
+
 }  // namespace atl

@@ -39,7 +39,7 @@ struct IslandJob {
   JobSpec spec;
   std::vector<LayerSize> layers;
   std::vector<std::vector<Range>> undivided;  // by layer, see common/model/optimizer_state.h
-  int64_t frozen_bytes = 0;  // of the tensors that an adapter leaves as they are, fp32
+  int64_t frozen_bytes = 0;  // of the tensors that an adapter leaves as they are, of a host
 };
 
 struct IslandLimits {

@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
+#include "common/model/adapters/frozen_place.h"
 #include "common/model/targets.h"
 #include "common/net/security.h"
 #include "worker/core/leases.h"
@@ -91,8 +92,8 @@ absl::StatusOr<JobFacts> GroupMember::Open(const JobSpec& spec, std::function<bo
   ATOLL_ASSIGN_OR_RETURN(std::vector<LocalDevice> devices, options_.make_devices());
   const auto opened = std::make_shared<const GroupJob>(std::move(job));
   island_job_ = {opened->spec, opened->facts.layers, opened->undivided};
-  for (const LayerLayout& base : opened->base_layouts) {
-    island_job_.frozen_bytes += base.size * static_cast<int64_t>(sizeof(float));
+  for (const LayerLayout& layout : opened->layouts) {
+    island_job_.frozen_bytes += PlaceFrozen(layout, sizeof(float)).bytes;
   }
   saved_.SetRemote(spec.checkpoint.remote);
   device_side_ = DeviceSide::Of(name(), devices, &transport_, &transport_.log(),

@@ -2,8 +2,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "common/model/tensor_layout.h"
+#include "worker/model/frozen_weights.h"
 #include "worker/model/weights.h"
 
 namespace atl::worker {
@@ -86,27 +88,22 @@ absl::Status MemberLayers::ReadFrozen() {
   const std::string& folder = job->spec.model.initial_weights_path;
   const Cancelled cancelled = state_->UntilInterrupted();
   ATOLL_RETURN_IF_ERROR(CheckBase(*job, cancelled));
-  std::vector<float> whole, cut;
+  std::vector<float> values;
+  std::optional<FrozenWeights> weights;
   int32_t read = -1;
   for (const LayerShard& shard : lacking) {
     const LayerLayout& base = job->base_layouts[static_cast<size_t>(shard.layer)];
     if (read != shard.layer) {
       std::vector<std::span<float>> spans(job->base_layouts.size());
-      whole.resize(static_cast<size_t>(base.size));
-      spans[static_cast<size_t>(shard.layer)] = whole;
+      values.resize(static_cast<size_t>(base.size));
+      spans[static_cast<size_t>(shard.layer)] = values;
       ATOLL_RETURN_IF_ERROR(Annotate(ReadWeights(folder, job->base_layouts, spans, cancelled),
                                      "model.initial_weights_path"));
+      weights.emplace(job->layouts[static_cast<size_t>(shard.layer)], values);
       read = shard.layer;
     }
-    std::span<const float> values = whole;
-    if (shard.tensor_split_ratios.size() > 1) {
-      ATOLL_ASSIGN_OR_RETURN(const LayerLayout part, job->GetLayerLayout(shard));
-      cut.resize(static_cast<size_t>(part.frozen_size));
-      CutLayer(base, FrozenLayout(part), whole, cut);
-      values = cut;
-    }
     const std::lock_guard work(state_->engine_mutex());
-    ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, values));
+    ATOLL_RETURN_IF_ERROR(engine->SetFrozen(shard, *weights));
   }
   return absl::OkStatus();
 }

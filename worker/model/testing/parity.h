@@ -89,7 +89,7 @@ class Fixture {
     for (size_t i = 0; i < values.size(); ++i) {
       LayerState& layer = runner_->layer(static_cast<int>(i));
       if (config.adapter.present()) {
-        Must(layer.WriteFrozen(runner_->stream(), values[i]));
+        Must(layer.WriteFrozen(runner_->stream(), FrozenWeights(layer.layout(), values[i])));
         values[i].resize(static_cast<size_t>(layer.layout().size));
         InitLayer(layer.layout(), config.layers, /*seed=*/1, values[i]);
       }
