@@ -70,8 +70,7 @@ def a_server_behind_nat_is_reached(fixture):
 
 @case
 def a_firewall_drops_what_is_idle(fixture):
-    """Two workers share an island through a relay after a firewall has dropped the connections that waited there,
-    and no link is lost while it trains"""
+    """Two workers share an island through a relay after a firewall has dropped the connections that waited there"""
     server, relay = free_port(), free_port()
     fixture.coordinator()
     fixture.server("ps1", f"--relay={address(relay)}", memory="64MiB", listen=address(server))
