@@ -1,11 +1,14 @@
 #include "cli/text/trace_text.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/text/render.h"
 #include "cli/text/trace_reasons.h"
 #include "common/plural.h"
 #include "common/protocol/wire.h"

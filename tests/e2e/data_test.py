@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Jobs on data that are not one local text: a folder of images, texts in an object store, padded and packed documents."""
+"""Jobs on data that are not one local text: images, texts in an object store, padded, packed and bad documents."""
 import json
 import os
 import random
@@ -212,6 +212,58 @@ def trains_a_decoder_on_packed_documents(fixture):
     done = fixture.finishes(fixture.json("submit", job)["job"])
     first, last = (done["summary"][k] for k in ("first_validation_loss", "validation_loss"))
     check(last < 2 < first, f"the validation loss went from {first} to {last}")
+
+
+def forget(folder, token):
+    """Makes a token's embedding 0, whose norm has no finite gradient in float32 where epsilon is as good as none."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "r+b") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        table = json.loads(file.read(size))["model.embed_tokens.weight"]
+        width = table["shape"][1] * 4
+        file.seek(8 + size + table["data_offsets"][0] + token * width)
+        file.write(bytes(width))
+    config = os.path.join(folder, "config.json")
+    with open(config, encoding="utf-8") as file:
+        fields = json.load(file)
+    fields["rms_norm_eps"] = 1e-30
+    with open(config, "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+
+
+@case
+def one_bad_document_of_100_000_costs_its_steps_alone(fixture):
+    """A document, of a whole sequence, whose gradient is not finite: the step that has it is tried twice and skipped, once, with its
+    positions in the logs of worker and ledger, and the loss is that of a job on data without it"""
+    rng = random.Random(1)
+    lines = [rng.choice(["the tide", "a red boat", "low water"]) for _ in range(100_000)]
+    fixture.starts(workers=1, servers=1)
+    batch, length, losses = 16, 64, []
+    alone = {"data__format": "jsonl", "data__sequence_length": length, "data__validation_fraction": 0.01,
+             "outer__min_islands": 1, "outer__steps_per_round": 200, "outer__optimizer": "sgd", "outer__clip_norm": 0}
+    for name, bad in (("without", "the tide" * 8), ("with", "~" * 64)):
+        path = os.path.join(fixture.folder, name + ".jsonl")
+        with open(path, "w", encoding="ascii") as out:
+            out.writelines(json.dumps({"text": bad if i == 40_000 else line}) + "\n" for i, line in enumerate(lines))
+        if not losses:
+            base = os.path.join(fixture.folder, "base")
+            job = fixture.submits("base", data__path=path, schedule__train_tokens=50_000, **alone)
+            fixture.finishes(job)
+            fixture.atoll("export", job, "--to", base)
+            forget(base, ord("~"))
+        # Most of the sequences of one epoch.
+        job = fixture.submits(name, data__path=path, model__initial_weights_path=base, model__hidden=None,
+                              model__layers=None, model__heads=None, inner__batch_sequences=batch,
+                              inner__learning_rate=1e-4, schedule__train_tokens=15_000 * length, **alone)
+        summary = fixture.finishes(job)["summary"]
+        losses.append(summary["validation_loss"])
+        check(summary["skipped_sequences"] == (batch if name == "with" else 0), f"{name}: {summary}")
+        log = fixture.logs(job)
+        steps = re.findall(r"skipped step (\d+), on (sequences \d+ to \d+): it is not finite again", log)
+        ledger = re.findall(r"has skipped (sequences \d+ to \d+); (\d+) of the job's", log)
+        check(len(steps) == len(ledger) == (1 if name == "with" else 0), f"{name}: {steps}, {ledger}")
+        check([place for _, place in steps] == [place for place, _ in ledger], f"{steps} are {ledger} in the ledger")
+    check(abs(losses[1] / losses[0] - 1) < 0.01, f"losses without and with the bad document: {losses}")
 
 
 if __name__ == "__main__":

@@ -340,7 +340,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   norms_.Clear();
   skipped_in_a_row_ = 0;
   skipped_steps_ = 0;
-  suspect_.clear();
+  not_finite_.clear();
   order_.reset();
   if (preparation_.done && preparation_.done->job == job) preparation_.done.reset();
   if (preparation_.requested && preparation_.requested->job == job) preparation_.requested.reset();

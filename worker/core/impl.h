@@ -211,16 +211,16 @@ class WorkerCore::Impl {
   PlanName drained_;          // nothing of the plan before it goes on any more
   std::string trainer_trouble_;
   Instant trainer_again_at_;
-  Duration trainer_retry_{};            // after which that is
-  int trainer_failures_ = 0;            // since the newest step
-  std::string trainer_failure_;         // the reason of the newest of these
-  int not_finite_tries_ = 0;            // since the newest contribution
-  GradientNorms norms_;                 // of steps that were not skipped
-  double norm_limit_ = 0;               // of the outstanding TrainStep
-  int skipped_in_a_row_ = 0;            // attempts, up to the newest
-  uint64_t skipped_steps_ = 0;          // of this job
-  std::vector<PositionRange> suspect_;  // whose loss was not finite once
-  std::optional<JobRefused> given_up_;  // sent to the coordinator until it orders a stop
+  Duration trainer_retry_{};               // after which that is
+  int trainer_failures_ = 0;               // since the newest step
+  std::string trainer_failure_;            // the reason of the newest of these
+  int not_finite_tries_ = 0;               // since the newest contribution
+  GradientNorms norms_;                    // of steps that were not skipped
+  double norm_limit_ = 0;                  // of the outstanding TrainStep
+  int skipped_in_a_row_ = 0;               // sets of data, up to the newest
+  uint64_t skipped_steps_ = 0;             // of this job
+  std::vector<PositionRange> not_finite_;  // data that was not, since the newest contribution
+  std::optional<JobRefused> given_up_;     // sent to the coordinator until it orders a stop
   Instant give_up_at_;
   std::deque<std::string> logged_;  // by LogOnce, newest last
   Instant logged_at_;               // the newest

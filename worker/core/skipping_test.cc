@@ -63,15 +63,26 @@ TEST_CASE("where_nothing_is_finite_the_parameters_are_at_fault_and_no_data_is_le
   Skipping fixture;
   fixture.Starts();
   fixture.Trains();
-  CHECK(fixture.SkipsNotFinite().ranges == Ranges{{2, 4}});
-  CHECK(fixture.SkipsNotFinite().ranges == Ranges{{2, 4}});
-  CHECK(fixture.SkipsNotFinite().ranges == Ranges{{4, 6}});
+  for (const PositionRange& data : {PositionRange{2, 4}, {4, 6}}) {
+    CHECK(fixture.SkipsNotFinite().ranges == Ranges{data});
+    CHECK(fixture.SkipsNotFinite().ranges == Ranges{data});
+  }
+  CHECK(fixture.SkipsNotFinite().ranges == Ranges{{6, 8}});
   fixture.Pulls(0);
   CHECK(fixture.Wants<AdoptPulled>().reset_moments);
   fixture.HandleEvent(Adopted{0});
   CHECK(fixture.Trains().ranges == Ranges{{0, 2}});
-  fixture.TrainsSteps(3);
-  CHECK(fixture.AwaitPushRequest().skipped.empty());
+  SECTION("nor was it") {
+    fixture.TrainsSteps(3);
+    CHECK(fixture.AwaitPushRequest().skipped.empty());
+  }
+  SECTION("but what is not finite on the committed parameters again is left out") {
+    for (const PositionRange& data : {PositionRange{2, 4}, {4, 6}, {6, 8}}) {
+      CHECK(fixture.SkipsNotFinite().ranges == Ranges{data});
+    }
+    fixture.Trains();
+    CHECK(fixture.AwaitPushRequest().skipped == Ranges{{2, 8}});
+  }
 }
 
 TEST_CASE("nothing_is_pushed_while_the_newest_step_was_skipped") {

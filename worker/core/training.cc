@@ -20,8 +20,7 @@ constexpr Duration kTrainerRetry = std::chrono::seconds(1);
 // of plans after seconds. The longest wait is what passes at most once a store is back.
 constexpr Duration kRetryMax = std::chrono::seconds(8);
 constexpr int kTriesAtOnce = 10;
-// Data is tried twice; that what follows is bad, too, is unlikely.
-constexpr int kSkippedInARowMax = 3;
+constexpr int kSkippedInARowMax = 3;  // sets of data
 constexpr uint64_t kSkippedStepsLogged = 4;
 }  // namespace
 
@@ -64,26 +63,26 @@ void WorkerCore::Impl::On(const StepDone& step) {
 
 // The devices are as before the step. Data that is not finite is tried once more, since hardware
 // may have been at fault; then it is left out, as is at once what is unlike the steps before. Where
-// nothing else succeeds either, the parameters are at fault and not the data.
+// nothing else succeeds either, the parameters are at fault and not the data; but data that is not
+// finite on the committed version's parameters again is.
 void WorkerCore::Impl::Skipped(const StepDone& step) {
   trainer_failures_ = 0;
   const bool finite = std::isfinite(step.loss) && std::isfinite(step.gradient_norm);
-  if (++skipped_in_a_row_ >= kSkippedInARowMax) {
+  const std::vector<PositionRange> data = stepping_;
+  const bool again = !finite && Sequences(Without(data, not_finite_)) < Sequences(data);
+  if (!finite) {
+    for (const PositionRange& range : data) Join(not_finite_, range);
+  }
+  if (!again && ++skipped_in_a_row_ >= kSkippedInARowMax) {
     skipped_in_a_row_ = 0;
     norms_.Clear();  // the steps before are no measure of these
     if (!finite) {
-      suspect_.clear();
       ++counters_.inner_step;
       counters_.tokens += step.tokens;
       return Diverged();
     }
   }
-  const std::vector<PositionRange> data = stepping_;
-  if (!finite && suspect_ != data) {
-    suspect_ = data;
-    return leased_.ranges.PutBack(std::exchange(stepping_, {}));
-  }
-  suspect_.clear();
+  if (!finite && !again) return leased_.ranges.PutBack(std::exchange(stepping_, {}));
   for (const PositionRange& range : data) Join(local_.skipped, range);
   CountStep({.tokens = step.tokens, .masked_tokens = step.tokens});
   ++skipped_steps_;
@@ -148,6 +147,7 @@ void WorkerCore::Impl::On(const DeltaReady& event) {
     in_flight_->parts = event.digests;
     in_flight_->request_at = now_;
     not_finite_tries_ = 0;
+    not_finite_.clear();
     return;
   }
   CaptureFailed();
