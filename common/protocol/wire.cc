@@ -2,6 +2,7 @@
 
 #include "common/protocol/node_name.h"
 #include "common/protocol/outer_optimizer.h"
+#include "common/protocol/round_limit.h"
 #include "common/protocol/wire_limits.h"
 #include "common/status.h"
 #include "proto/control.fields.h"
@@ -82,12 +83,15 @@ absl::StatusOr<ToServer> Decode(v1::ToServer* wire) {
 }
 namespace {
 
+bool IsOfSite(const v1::OuterSpec& outer) {
+  return outer.site().rounds() > 0 || !outer.contributes_to().empty();
+}
+
 // Where H is chosen, a job exchanges often and in few bits; what pushes and pulls leave out goes
 // into the next ones. Not where one island is all there is, or a site's servers push the sums.
 void FillEncodings(v1::OuterSpec* outer) {
   const bool alone = outer->has_max_islands() && outer->max_islands() == 1;
-  const bool of_site = outer->site().rounds() > 0 || !outer->contributes_to().empty();
-  if (outer->steps_per_round() > 0 || alone || of_site) return;
+  if (outer->steps_per_round() > 0 || alone || IsOfSite(*outer)) return;
   if (!outer->has_push_encoding()) outer->set_push_encoding(v1::ENCODING_INT4);
   if (!outer->has_pull_encoding()) outer->set_pull_encoding(v1::ENCODING_INT4);
 }
@@ -104,6 +108,17 @@ void FillDefaults(v1::OuterSpec* outer) {
   outer->set_momentum(*choice.momentum);
 }
 
+// Adapters of islands that are averaged lose least where lengths and directions are averaged apart
+// (bench/adapters/run merges). REQUIRES: FillDefaults has run.
+void FillMerge(const v1::AdapterSpec& adapter, v1::OuterSpec* outer) {
+  const bool limited = outer->has_max_share() && outer->max_share() < 1;
+  if (adapter.kind() != v1::ADAPTER_KIND_LORA || outer->has_merge() || limited) return;
+  const bool few = !outer->has_max_islands() ||
+                   outer->max_islands() <= static_cast<int64_t>(kMaxContributionsByLayer);
+  if (!few || IsOfSite(*outer) || outer->optimizer() != OuterSpec().optimizer) return;
+  outer->set_merge("radial");
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) {
@@ -115,6 +130,7 @@ absl::StatusOr<JobSpec> Decode(v1::JobSpec* wire) {
     wire->mutable_outer()->set_steps_per_round(kScheduleSteps);
   }
   FillDefaults(wire->mutable_outer());
+  FillMerge(wire->adapter(), wire->mutable_outer());
   return DecodeFrom<JobSpec>(wire);
 }
 absl::StatusOr<DeviceProfile> Decode(v1::DeviceProfile* wire) {

@@ -141,6 +141,22 @@ TEST_CASE("a_job_that_leaves_its_rounds_open_exchanges_in_few_bits") {
   CHECK(encodings(pulls) == std::pair(Encoding::kInt4, Encoding::kInt8));
 }
 
+TEST_CASE("adapters_that_are_averaged_are_merged_radially") {
+  const auto merge = [](const auto& change) {
+    v1::JobSpec wire;
+    wire.mutable_adapter()->set_kind(v1::ADAPTER_KIND_LORA);
+    change(wire);
+    return Decode(&wire)->outer.merge;
+  };
+  CHECK(merge([](auto&) {}) == "radial");
+  CHECK(merge([](auto& job) { job.clear_adapter(); }) == "mean");
+  CHECK(merge([](auto& job) { job.mutable_outer()->set_merge("mean"); }) == "mean");
+  CHECK(merge([](auto& job) { job.mutable_outer()->set_momentum(0.5); }) == "mean");
+  CHECK(merge([](auto& job) { job.mutable_outer()->set_max_share(0.5); }) == "mean");
+  CHECK(merge([](auto& job) { job.mutable_outer()->set_max_islands(65); }) == "mean");
+  CHECK(merge([](auto& job) { job.mutable_outer()->mutable_site()->set_rounds(2); }) == "mean");
+}
+
 TEST_CASE("limits_of_a_days_bytes_need_rounds_of_a_given_length") {
   v1::JobSpec wire;
   wire.mutable_layout()->add_link_limits();
