@@ -46,6 +46,10 @@ absl::Status Check(const DaemonOptions& options, int64_t memory_bytes, bool join
   return Annotate(CheckTcpEndpoint(options.advertise), "--advertise");
 }
 
+constexpr char kListenHelp[] =
+    "tcp://ADDRESS:PORT of the tensor link; port 0: any free port; 7100-7109: the first free one "
+    "of these";
+
 }  // namespace
 
 ParsedFlags ParseFlags(int argc, const char* const* argv) {
@@ -60,11 +64,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--name", options.name,
                  "unique among the parameter servers; default: the host's name");
   app.add_option("--state-dir", options.state_folder, "folder for logs and snapshots")->required();
-  app.add_option(
-         "--listen", options.listen,
-         "tcp://ADDRESS:PORT of the tensor link; port 0: any free port; 7100-7109: the first "
-         "free one of these")
-      ->capture_default_str();
+  app.add_option("--listen", options.listen, kListenHelp)->capture_default_str();
   app.add_option("--advertise", options.advertise,
                  "tcp://HOST:PORT at which workers reach it, if it differs from --listen");
   app.add_option("--site", options.site,

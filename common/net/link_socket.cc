@@ -6,7 +6,6 @@
 
 #include "common/check.h"
 #include "common/event_loop.h"
-#include "common/event_loop.h"
 #include "common/logging.h"
 #include "common/net/frame.h"
 

@@ -20,7 +20,7 @@ inline constexpr size_t kRelaysByMember = 2;  // the second takes over from the 
 // no look at others.
 void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret);
 
-// Of one that has detached: members that it served get another relay, where there is one.
+// Forgets a member that has detached: those that it served get another relay, where there is one.
 void RemoveFromRelays(State& s, const Member& member);
 
 // Names the relays that the member is to know.

@@ -339,6 +339,7 @@ void WorkerCore::Impl::EndJob(const JobId& job) {
   not_finite_tries_ = 0;
   norms_.Clear();
   skipped_in_a_row_ = 0;
+  newest_skipped_ = false;
   skipped_steps_ = 0;
   not_finite_.clear();
   order_.reset();

@@ -218,6 +218,7 @@ class WorkerCore::Impl {
   GradientNorms norms_;                    // of steps that were not skipped
   double norm_limit_ = 0;                  // of the outstanding TrainStep
   int skipped_in_a_row_ = 0;               // sets of data, up to the newest
+  bool newest_skipped_ = false;            // the newest step was
   uint64_t skipped_steps_ = 0;             // of this job
   std::vector<PositionRange> not_finite_;  // data that was not, since the newest contribution
   std::optional<JobRefused> given_up_;     // sent to the coordinator until it orders a stop

@@ -288,7 +288,7 @@ bool WorkerCore::Impl::StartCapture() {
   const bool initial = order_->initialize && !adopted_ && initial_made_;
   if (!initial) {
     const bool used_up = leased_.exhausted && leased_.ranges.size() == 0 && local_.steps > 0;
-    if (skipped_in_a_row_ > 0 && !used_up) return false;  // the parameters may be at fault
+    if (newest_skipped_ && !used_up) return false;  // the parameters may be at fault
     // With a delay the steps during an exchange are as many for all islands, and count.
     const int64_t carried = spec().outer.fragment_delay_steps > 0 ? 0 : carried_steps_;
     const bool enough = local_.steps - carried >= round_steps() ||
@@ -346,7 +346,7 @@ void WorkerCore::Impl::StartStep() {
   const int64_t delay = spec().outer.fragment_delay_steps;
   // After a skipped step one more shows whether the parameters may be pushed.
   const bool full =
-      local_.steps >= kMaxCarriedRounds * round_steps() && (in_flight_ || skipped_in_a_row_ == 0);
+      local_.steps >= kMaxCarriedRounds * round_steps() && (in_flight_ || !newest_skipped_);
   const bool held_up = full || (in_flight_ && delay > 0 && local_.steps >= delay);
   if (diverged_ || (in_flight_ && (spec().outer.overlap == Overlap::kNone || held_up))) {
     activity_ = pull_.pulling()

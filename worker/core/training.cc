@@ -44,6 +44,7 @@ void WorkerCore::Impl::On(const StepDone& step) {
   }
   saving_.cost.Step(step.seconds);
   if (step.seconds > 0) counters_.tokens_per_s.Add(static_cast<double>(step.tokens) / step.seconds);
+  newest_skipped_ = step.skipped;
   if (step.skipped) return Skipped(step);
   skipped_in_a_row_ = 0;
   if (!std::isfinite(step.loss)) {
@@ -75,6 +76,7 @@ void WorkerCore::Impl::Skipped(const StepDone& step) {
   }
   if (!again && ++skipped_in_a_row_ >= kSkippedInARowMax) {
     skipped_in_a_row_ = 0;
+    newest_skipped_ = false;
     norms_.Clear();  // the steps before are no measure of these
     if (!finite) {
       ++counters_.inner_step;
