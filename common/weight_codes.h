@@ -4,7 +4,7 @@
 //   int8: round(127 number / scale)
 // The scales are stored as codes too: less their mean over the matrix, in blocks of 256, each code
 // that of the nearest to scale / largest of the block in a dynamic code book of 256 numbers.
-// So a number takes 4.13 bits, or 8.13. A number is decoded from its code and the decoded scale.
+// A number takes 4.13 bits, or 8.13, and is decoded from its code and the decoded scale.
 
 #ifndef ATOLL_COMMON_WEIGHT_CODES_H_
 #define ATOLL_COMMON_WEIGHT_CODES_H_

@@ -23,6 +23,9 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+DROPPED = "outward: an idle connection is dropped"
+
+
 class Clock:
     """When something last came over a connection, in either direction."""
 
@@ -32,7 +35,8 @@ class Clock:
 
     def check(self):
         if time.monotonic() - self.used > self.limit:
-            raise TimeoutError("idle")
+            print(DROPPED, flush=True)
+            raise TimeoutError(DROPPED)
 
 
 def receive(source, clock):

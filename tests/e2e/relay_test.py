@@ -3,13 +3,12 @@
 relays, and go on when one is killed."""
 import os
 import sys
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from fixture import Skip, case, check, main  # noqa: E402
+from fixture import LIMIT_S, Skip, case, check, main  # noqa: E402
 from cluster import free_port  # noqa: E402
-from outward import possible  # noqa: E402
+from outward import DROPPED, possible  # noqa: E402
 
 ISLAND = {"layout__island": "site", "layout__stages": 2, "outer__min_islands": 1,
           "inner__micro_batch_sequences": 2}
@@ -77,7 +76,9 @@ def a_firewall_drops_what_is_idle(fixture):
     for name in ("w1", "w2"):
         fixture.worker(name, "--site=home", "--emulate-step-ms=20", wrapper=outward(fixture, server, relay, idle=8))
     fixture.attached(3)
-    time.sleep(20)
+    for name in ("w1", "w2"):
+        fixture.wait_until(f"{name}'s idle connections to be dropped",
+                           lambda name=name: DROPPED in fixture.daemons[name].log(), LIMIT_S)
     job = fixture.submits(**ISLAND)
     fixture.reaches(job, 3)
     workers = fixture.job(job)["islands"][0]["workers"]
