@@ -82,6 +82,13 @@ void RouteBackward::Check() const {
   ExpectSums(losses.share, "share", 1, 1);
   ExpectSums(losses.totals, "totals", 1, 2 + logits.cols);
   if (losses.starts.present()) ExpectWhole(losses.starts, "starts", 1, logits.rows);
+  if (losses.loads.present()) ExpectSums(losses.loads, "loads", 1, logits.cols);
+}
+
+void BalanceExperts::Check() const {
+  ExpectSums(bias, "bias", 1, bias.cols);
+  ExpectSums(loads, "loads", 1, bias.cols);
+  if (param_copy.present()) ExpectReals(param_copy, "param_copy", 1, bias.cols, param_copy);
 }
 
 void GroupTokens::Check() const {

@@ -64,7 +64,9 @@ struct CountExperts {
 //     E sum over e of counts[e] / T * mean over tokens of p[e], p = scores / sum of a row's scores
 //   z (Zoph et al. 2022): mean over tokens of log(sum of exp(logits))^2
 // totals += share * {balance, z} of each sequence, and behind these counts of each expert. The
-// losses' gradients are times `balance` and `z`, and `share`. Choices have no gradient.
+// losses' gradients are times `balance` and `z`, and `share`. Choices have no gradient; loads +=
+// E times each expert's counts less those of all, for BalanceExperts: whole numbers, whose sums
+// over micro-batches have no rounding.
 struct RouterLosses {
   float balance = 0, z = 0;
   Tensor share;   // f32 [1, 1]: of a sequence in the mean
@@ -72,6 +74,7 @@ struct RouterLosses {
   Tensor starts;  // as there
   Tensor terms;   // f32 [2, N]: room
   Tensor totals;  // f32 [1, 2 + E]
+  Tensor loads;   // f32 [1, E]; optional
 
   bool present() const { return totals.present(); }
 };
@@ -84,6 +87,17 @@ struct RouteBackward {
   Tensor dweights;  // f32 [N, k]
   Tensor dlogits;   // act [N, E]
   RouterLosses losses;
+  void Check() const;
+};
+
+// bias -= rate * sign(loads): experts that many tokens chose become less likely to be chosen,
+// others more (Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing"). Flat.
+struct BalanceExperts {
+  Tensor bias;        // f32
+  Tensor loads;       // f32
+  Tensor param_copy;  // bf16; optional: receives the new numbers rounded
+  float rate = 0;
+  bool zero_loads = false;
   void Check() const;
 };
 
@@ -181,6 +195,7 @@ struct WeightedGatedBackward {
   RARE(RouteForward)                         \
   RARE(CountExperts)                         \
   RARE(RouteBackward)                        \
+  RARE(BalanceExperts)                       \
   RARE(GroupTokens)                          \
   PLAIN(GatherRows)                          \
   PLAIN(AddRows)                             \

@@ -43,6 +43,7 @@ class HostBackend : public Backend {
   void Run(Stream&, const RouteForward& op) override;
   void Run(Stream&, const CountExperts& op) override;
   void Run(Stream&, const RouteBackward& op) override;
+  void Run(Stream&, const BalanceExperts& op) override;
   void Run(Stream&, const GroupTokens& op) override;
 
  private:

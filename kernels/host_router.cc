@@ -1,7 +1,9 @@
 // Routers on the host, in double: E numbers a token are little beside the experts' products.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "kernels/element.h"
@@ -178,6 +180,24 @@ void HostBackend::Run(Stream&, const RouteBackward& op) {
   At(l.totals, 1) += share * z;
   for (int64_t i = 0; i < l.counts.size(); ++i) {
     At(l.totals, 2 + i % experts) += l.counts.as<int32_t>()[i];
+  }
+  if (!l.loads.present()) return;
+  const std::span counts(l.counts.as<int32_t>(), static_cast<size_t>(l.counts.size()));
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  for (int64_t e = 0; e < experts; ++e) {
+    int64_t here = 0;
+    for (int64_t i = e; i < l.counts.size(); i += experts) here += counts[static_cast<size_t>(i)];
+    At(l.loads, e) += static_cast<double>(experts * here - all);
+  }
+}
+
+void HostBackend::Run(Stream&, const BalanceExperts& op) {
+  op.Check();
+  for (int64_t e = 0; e < op.bias.cols; ++e) {
+    const double load = At(op.loads, e);
+    if (load != 0) At(op.bias, e) += -std::copysign(double{op.rate}, load);
+    if (op.zero_loads) At(op.loads, e) = 0;
+    if (op.param_copy.present()) At(op.param_copy, e) = At(op.bias, e);
   }
 }
 

@@ -372,6 +372,20 @@ TEST_CASE("documents_are_packed_by_default_for_models_of_next_tokens_alone") {
   CHECK(DefaultDocuments(spec) == Documents::kText);
 }
 
+TEST_CASE("a_correcting_bias_moves_where_routers_have_one_and_train") {
+  JobSpec spec;
+  spec.data.sequence_length = 8;
+  spec.inner.expert_bias_rate = 0.001;
+  spec.model.config_json = Decoder("mixtral", 4, R"(, "num_key_value_heads": 4)");
+  CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()),
+             Contains("inner.expert_bias_rate = 0.001: the model is of family mixtral"));
+  spec.model.config_json = Decoder(
+      "dots1", 4, R"(, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2)");
+  CHECK(ModelConfigOfJob(spec).status().message() == "");
+  spec.adapter = {.kind = AdapterKind::kLora, .targets = {"q_proj"}};
+  CHECK_THAT(std::string(ModelConfigOfJob(spec).status().message()), Contains("are frozen"));
+}
+
 TEST_CASE("dpo_is_of_pairs_and_nothing_else_is") {
   JobSpec spec;
   spec.data.format = DataFormat::kChat;

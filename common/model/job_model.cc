@@ -73,6 +73,20 @@ absl::Status CheckDocuments(const DataSpec& data, const ModelConfig& config) {
                    ", as is cls_token_id or sep_token_id; give it a token of its own"));
 }
 
+absl::Status CheckExpertBias(const InnerSpec& inner, const ModelConfig& config) {
+  if (inner.expert_bias_rate == 0) return absl::OkStatus();
+  const std::string field = absl::StrCat("inner.expert_bias_rate = ", inner.expert_bias_rate);
+  if (!config.experts.correction) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": the model is of family ", GetFamily(config.family).model_type,
+                     ", whose routers have no correcting bias; leave it out, or balance by "
+                     "router_aux_loss_coef with output_router_logits in the model's config.json"));
+  }
+  if (!config.adapter.present()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": routers beside an adapter are frozen; leave it out"));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string_view field,
@@ -87,8 +101,10 @@ absl::StatusOr<ModelConfig> ReadConfigFile(const std::string& path, absl::string
 }
 
 absl::StatusOr<ModelConfig> ModelConfigFromFacts(const ModelSpec& model, const JobSpec& spec) {
-  ATOLL_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromSpec(model, spec.data.sequence_length));
-  return WithAdapter(std::move(config), spec.adapter);
+  ATOLL_ASSIGN_OR_RETURN(ModelConfig base, ModelConfigFromSpec(model, spec.data.sequence_length));
+  ATOLL_ASSIGN_OR_RETURN(ModelConfig config, WithAdapter(std::move(base), spec.adapter));
+  ATOLL_RETURN_IF_ERROR(CheckExpertBias(spec.inner, config));
+  return config;
 }
 
 absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* warning) {
@@ -101,6 +117,7 @@ absl::StatusOr<ModelConfig> ModelConfigOfJob(const JobSpec& spec, std::string* w
         "one of them; use at most ",
         config.layers));
   }
+  ATOLL_RETURN_IF_ERROR(CheckExpertBias(spec.inner, config));
   if (config.is_images() != IsImages(spec.data.format)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format: the model is one of ", config.is_images() ? "images" : "tokens",

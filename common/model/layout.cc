@@ -56,10 +56,13 @@ class LayoutBuilder {
   void Vector(Param use, const std::string& whole_name, const Kept& extent, Init init) {
     Add(use, whole_name, {extent.size()}, init, extent);
   }
-  LayerLayout Done() {
-    layout_.trained_size = layout_.size;
-    return std::move(layout_);
+  // Adds what no gradient moves; behind all others.
+  void Statistic(Param use, const std::string& whole_name, int64_t extent) {
+    const int64_t trained = layout_.trained_size;
+    Add(use, whole_name, {extent}, Init::kZeros, All(extent));
+    layout_.trained_size = trained;
   }
+  LayerLayout Done() { return std::move(layout_); }
 
  private:
   void Add(Param use, std::string name, std::vector<int64_t> shape, Init init, const Kept& kept) {
@@ -75,6 +78,7 @@ class LayoutBuilder {
     param.cut = kept.cut;
     if (kept.cut != Cut::kNone) param.kept = kept.ranges;
     layout_.size += param.size;
+    layout_.trained_size = layout_.size;
     layout_.params.push_back(std::move(param));
   }
 
@@ -182,8 +186,8 @@ LayerLayout Block(const ModelConfig& c, const Architecture& a, const TensorPart&
            n.after_feed_forward_norm, c.d_model);
   }
   if (c.HasExperts(index) && c.experts.correction) {
-    b.Vector(Param::kCorrection, absl::StrCat(n.block_prefix, index, ".", n.correction),
-             All(c.experts.count), Init::kZeros);
+    b.Statistic(Param::kCorrection, absl::StrCat(n.block_prefix, index, ".", n.correction),
+                c.experts.count);
   }
   return b.Done();
 }

@@ -125,8 +125,8 @@ struct LayerLayout {
   std::vector<ParamSpec> params;  // in order of offset
   int64_t size = 0;               // elements of the flat buffer
   int64_t decay_size = 0;         // the first decay_size elements have weight decay
-  // Behind these are running statistics, which no gradient moves: the optimizer makes them run
-  // (RunningMean), and an outer round takes their mean.
+  // Behind these are statistics, which no gradient moves: the optimizer makes them run
+  // (RunningMean, BalanceExperts), and an outer round takes their mean.
   int64_t trained_size = 0;
   double initializer_range = 0.02;  // the model's
   std::vector<ParamSpec> frozen;    // in order of offset, in the buffer of the frozen tensors

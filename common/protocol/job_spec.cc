@@ -275,6 +275,7 @@ absl::Status ValidateInner(const InnerSpec& i) {
   ATOLL_RETURN_IF_ERROR(ValidateBatchRamp(i));
   ATOLL_RETURN_IF_ERROR(InRange("inner.momentum", i.momentum, 0, 1));
   ATOLL_RETURN_IF_ERROR(InRange("inner.ema", i.ema, 0, 1));
+  ATOLL_RETURN_IF_ERROR(InRange("inner.expert_bias_rate", i.expert_bias_rate, 0, 1));
   return IntInRange("inner.micro_batch_sequences", i.micro_batch_sequences, 0, i.batch_sequences);
 }
 

@@ -74,6 +74,7 @@ OpCase ClipCase(int64_t size, float max_norm);
 // `biased`: the bias alone decides; with losses where there are sequences.
 OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule, bool biased,
                   int64_t sequences = 0);
+OpCase BalanceCase(int64_t experts, bool copy);
 // Gated experts [first, first + here) from tokens to tokens, with and without a sum that they add
 // to.
 OpCase ExpertsCase(int64_t n, int64_t d, int64_t hidden, int64_t experts, int64_t k, int64_t first,

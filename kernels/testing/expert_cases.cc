@@ -31,7 +31,8 @@ RouterLosses Losses(Call& a, int64_t sequences, const std::string& totals) {
           .counts = a["counts"],
           .starts = a["starts"],
           .terms = a["terms"],
-          .totals = a[totals]};
+          .totals = a[totals],
+          .loads = a["loads"]};
 }
 
 // Puts tokens in order, through the experts, and back.
@@ -103,6 +104,7 @@ OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule,
                         return i == 0 ? double{kBalance} : i == 1 ? double{kZ} : 0.0;
                       }});
     c.args.push_back({"again", Role::kState, 1, 2 + experts, kF32, [](int64_t) { return 3.0; }});
+    c.args.push_back({"loads", Role::kState, 1, experts, kF32, [](int64_t e) { return e % 3; }});
   }
   c.forward = [=](Call& a) {
     a.Run(RouteForward{rule, a["logits"], a["bias"], a["experts"], a["weights"]});
@@ -115,6 +117,18 @@ OpCase RouterCase(int64_t n, int64_t experts, int64_t k, const RouterRule& rule,
   c.backward = [=](Call& a) {
     a.Run(RouteBackward{rule, a["logits"], a["experts"], a["dweights"], a["dlogits"],
                         Losses(a, sequences, "again")});
+  };
+  return c;
+}
+
+OpCase BalanceCase(int64_t experts, bool copy) {
+  OpCase c;
+  c.name = absl::StrCat("balance of ", experts, " experts", copy ? " copy" : "");
+  c.args = {{"bias", Role::kState, 1, experts, kF32},
+            {"loads", Role::kState, 1, experts, kF32, [](int64_t e) { return e % 3 - 1.0; }}};
+  if (copy) c.args.push_back({"copy", Role::kOutput, 1, experts, Type::kBf16});
+  c.forward = [=](Call& a) {
+    a.Run(BalanceExperts{a["bias"], a["loads"], a["copy"], 0.25f, copy});
   };
   return c;
 }
@@ -163,11 +177,14 @@ std::vector<OpCase> ExpertTestCases() {
       RouterCase(6, 16, 4, {kSigmoid, true, 2.5f}, true),
       RouterCase(8, 9, 3, {kSigmoid, true, 1.0f}, false, 2),
       RouterCase(11, 1, 1, {kSigmoid, false, 1.0f}, false),
+      BalanceCase(7, false),
+      BalanceCase(40, true),
       ExpertsCase(13, 8, 6, 4, 1, 0, 4, false),
       ExpertsCase(37, 24, 16, 11, 2, 0, 11, true),
       ExpertsCase(37, 12, 10, 11, 4, 3, 5, true),
       ExpertsCase(10, 7, 5, 8, 2, 6, 1, false),
       ExpertsCase(300, 9, 7, 4, 2, 0, 4, true),
+      ExpertsCase(300, 136, 72, 4, 2, 0, 4, true),
   };
 }
 

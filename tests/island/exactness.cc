@@ -135,6 +135,8 @@ ModelFamily ToModelFamily(Kind kind) {
       return ModelFamily::kQwen2Moe;
     case Kind::kQwen3Moe:
       return ModelFamily::kQwen3Moe;
+    case Kind::kDots1:
+      return ModelFamily::kDots1;
   }
   __builtin_unreachable();
 }
@@ -152,6 +154,10 @@ Experts MakeExperts(Kind kind) {
     e.shared_hidden = 20;
     e.shared_gate = true;
     e.dense_blocks = {1};
+  }
+  if (kind == Kind::kDots1) {
+    e.score = Experts::Score::kSigmoid;
+    e.correction = true;
   }
   return e;
 }
@@ -184,6 +190,7 @@ EngineJob MakeJob(Kind kind, int64_t blocks) {
     job.model.logit_softcap = 1.5;
   }
   if (kind >= Kind::kMixtral) job.model.experts = MakeExperts(kind);
+  if (kind == Kind::kDots1) job.optimizer.expert_bias_rate = 0.05f;
   job.sequence_length = 8;
   job.batch_sequences = kBatch;
   return job;

@@ -33,6 +33,7 @@ enum class Kind {
   kOlmoe,
   kQwen2Moe,  // with a block without experts
   kQwen3Moe,
+  kDots1,  // whose correcting bias moves
 };
 // Families with which every layout is tried.
 inline constexpr Kind kFamilies[] = {Kind::kGpt2, Kind::kLlama};

@@ -50,6 +50,25 @@ TEST_CASE("a_mixture_of_experts_trains_by_every_optimizer_as_on_one_device") {
   }
 }
 
+// Loads are of the whole step, whatever replicas and micro-batches its tokens are in, and one owner
+// of the optimizer's state moves each bias.
+TEST_CASE("a_correcting_bias_moves_in_every_layout_as_on_one_device") {
+  const Variation variation{.compute = DType::kFloat64, .limits = {1e-10, 1e-8, 1e-8}};
+  for (const IslandLayout& layout :
+       {Replicas().back(), TensorParallel().back(), TensorParallelByStage().back(),
+        Owners().front(), Owners().back(), Pipeline("zb-v", {2, 1, 1, 2}, 6, 2, true)}) {
+    CheckExact(Kind::kDots1, layout, variation);
+  }
+  const Reference reference(MakeJob(Kind::kDots1));
+  const LayerLayout block = MakeLayouts(MakeJob(Kind::kDots1).model)[1];
+  int moved = 0;
+  for (int64_t e = block.trained_size; e < block.size; ++e) {
+    const auto at = static_cast<size_t>(e);
+    if (std::abs(reference.final[1][at] - reference.start[1][at]) > 0.04) ++moved;
+  }
+  CHECK(moved > 1);
+}
+
 TEST_CASE("a_mixture_of_experts_trains_in_fp32_as_one_device_does") {
   CheckExact(Kind::kMixtral, Replicas().front());
   CheckExact(Kind::kMixtral, TensorParallel().front());

@@ -16,7 +16,8 @@ OptimizerOptions OptimizerOptionsFromSpec(const InnerSpec& spec) {
           .epsilon = static_cast<float>(spec.epsilon),
           .weight_decay = static_cast<float>(spec.weight_decay),
           .clip_norm = static_cast<float>(spec.clip_norm),
-          .momentum = static_cast<float>(spec.momentum)};
+          .momentum = static_cast<float>(spec.momentum),
+          .expert_bias_rate = static_cast<float>(spec.expert_bias_rate)};
 }
 
 Range Intersection(const Range& a, const Range& b) {
@@ -140,12 +141,20 @@ absl::StatusOr<std::vector<double>> Optimizer::Norms(int64_t step, double sum_of
 
 namespace {
 
-// Steps what is owned of a layer's running statistics, whatever the rule.
-void RunStatistics(Exec& exec, const LayerState& layer, const UpdateCall& call) {
+// Steps what is owned of a layer's statistics, whatever the rule.
+void RunStatistics(Exec& exec, const LayerState& layer, const UpdateCall& call,
+                   float expert_bias_rate) {
   const LayerLayout& layout = layer.layout();
   const Range range = Intersection({layout.trained_size, layout.size}, layer.owned());
   if (range.size() == 0) return;
   const OwnedElements elements = Elements(layer, range);
+  if (layout.Find(Param::kCorrection) != nullptr) {
+    return exec.Run(BalanceExperts{.bias = elements.param,
+                                   .loads = elements.grad,
+                                   .param_copy = elements.copy,
+                                   .rate = expert_bias_rate,
+                                   .zero_loads = call.zero_grad});
+  }
   exec.Run(RunningMean{.running = elements.param,
                        .sums = elements.grad,
                        .param_copy = elements.copy,
@@ -167,7 +176,7 @@ void Optimizer::Apply(int64_t step, float learning_rate, double sum_of_squares,
     const size_t count = norms.empty() ? 0 : 2 * layer->layout().params.size();
     Exec exec(backend_, stream_, workspace_);
     rule_->Update(exec, *layer, call, norms.first(count));
-    RunStatistics(exec, *layer, call);
+    RunStatistics(exec, *layer, call, options_.expert_bias_rate);
     norms = norms.subspan(count);
   }
 }

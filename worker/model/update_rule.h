@@ -18,9 +18,10 @@ struct OptimizerOptions {
   float beta1 = 0.9f;
   float beta2 = 0.95f;  // also of RMSprop's mean square
   float epsilon = 1e-8f;
-  float weight_decay = 0.1f;  // on matrices only
-  float clip_norm = 1.0f;     // of all gradients together (L2); 0: no clipping
-  float momentum = 0.9f;      // of SGD, RMSprop and Muon
+  float weight_decay = 0.1f;   // on matrices only
+  float clip_norm = 1.0f;      // of all gradients together (L2); 0: no clipping
+  float momentum = 0.9f;       // of SGD, RMSprop and Muon
+  float expert_bias_rate = 0;  // of BalanceExperts
 
   bool operator==(const OptimizerOptions&) const = default;
 };

@@ -6,7 +6,7 @@
 // side and all columns, so that a row's maximum and sum stay within four lanes.
 
 #include "kernels/cuda/device/attention_mask.h"
-#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/fragments.h"
 #include "kernels/cuda/device/launchers.h"
 
 namespace atl::ATOLL_DEVICE {
@@ -17,9 +17,6 @@ constexpr int kThreads = 128;
 constexpr int kRowsOfWarp = 16;
 constexpr int kSteps = kTile / 16;   // of 16 in a tile
 constexpr int kColumns = kTile / 8;  // of 8 in a tile
-// Rows of shared memory are 8 elements longer than they need to be, so that the eight rows of a
-// fragment lie in different banks.
-constexpr int kPad = 8;
 
 template <bool kPlain>
 struct Arguments {
@@ -34,35 +31,6 @@ struct Arguments {
   __device__ int KeyHead(int head) const { return head / (heads / kv_heads); }
 };
 
-__device__ inline unsigned Pair(const Bf16* p) { return *reinterpret_cast<const unsigned*>(p); }
-
-__device__ inline unsigned Pair(float low, float high) {
-  Bf16 pair[2];
-  Put(&pair[0], low);
-  Put(&pair[1], high);
-  return unsigned{pair[0].bits} | unsigned{pair[1].bits} << 16;
-}
-
-// 16 x 16 of a tile whose rows are the product's rows.
-struct Left {
-  unsigned r[4];
-};
-
-__device__ inline Left LoadLeft(const Bf16* tile, int stride, int row, int k) {
-  const int lane = threadIdx.x % kWarp;
-  const Bf16* at = tile + (row + lane / 4) * stride + k + lane % 4 * 2;
-  return {{Pair(at), Pair(at + 8 * stride), Pair(at + 8), Pair(at + 8 * stride + 8)}};
-}
-
-// sum += left * (16 x 8 from a tile whose rows are the product's columns).
-__device__ inline void Multiply(float (&sum)[4], const Left& left, const Bf16* tile, int stride,
-                                int column, int k) {
-  const int lane = threadIdx.x % kWarp;
-  const Bf16* at = tile + (column + lane / 4) * stride + k + lane % 4 * 2;
-  const unsigned right[2] = {Pair(at), Pair(at + 8)};
-  MmaBf16(sum, left.r, right);
-}
-
 // sum[16 x 64] = rows [row, row + 16) of a times rows of b; both are [64][kDim].
 template <int kDim>
 __device__ inline void Scores(const Bf16* a, int row, const Bf16* b, float (&sum)[kColumns][4]) {
@@ -73,9 +41,11 @@ __device__ inline void Scores(const Bf16* a, int row, const Bf16* b, float (&sum
   }
 #pragma unroll
   for (int k = 0; k < kDim; k += 16) {
-    const Left left = LoadLeft(a, kDim + kPad, row, k);
+    const Left left = LoadLeft(a, kDim + kFragmentPad, row, k);
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) Multiply(sum[c], left, b, kDim + kPad, c * 8, k);
+    for (int c = 0; c < kColumns; ++c) {
+      Multiply(sum[c], left, LoadRight(b, kDim + kFragmentPad, c * 8, k));
+    }
   }
 }
 
@@ -83,7 +53,6 @@ __device__ inline void Scores(const Bf16* a, int row, const Bf16* b, float (&sum
 template <int kDim>
 __device__ inline void Accumulate(const float (&weights)[kColumns][4], const Bf16* tile,
                                   float (&sum)[kDim / 8][4]) {
-  const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const float *low = weights[2 * step], *high = weights[2 * step + 1];
@@ -91,9 +60,7 @@ __device__ inline void Accumulate(const float (&weights)[kColumns][4], const Bf1
                         Pair(high[2], high[3])}};
 #pragma unroll
     for (int c = 0; c < kDim / 8; ++c) {
-      unsigned right[2];
-      LoadTurned(right, tile + (step * 16 + lane % 16) * (kDim + kPad) + c * 8);
-      MmaBf16(sum[c], left.r, right);
+      Multiply(sum[c], left, LoadTurnedRight(tile, kDim + kFragmentPad, c * 8, step * 16));
     }
   }
 }
@@ -109,7 +76,7 @@ __device__ inline void LoadTile(const View<Bf16>& x, int64_t row, int left, int 
     if (r < left && c < head_dim) {
       pack = *reinterpret_cast<const Pack<Bf16, 8>*>(x.Row(row + r) + col + c);
     }
-    *reinterpret_cast<Pack<Bf16, 8>*>(tile + r * (kDim + kPad) + c) = pack;
+    *reinterpret_cast<Pack<Bf16, 8>*>(tile + r * (kDim + kFragmentPad) + c) = pack;
   }
 }
 
@@ -135,7 +102,7 @@ __device__ inline void StoreRows(const float (&sum)[kDim / 8][4], const View<Bf1
 template <int kDim, bool kPlain>
 __global__ void __launch_bounds__(kThreads) ForwardKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
-  constexpr int kElements = kTile * (kDim + kPad);
+  constexpr int kElements = kTile * (kDim + kFragmentPad);
   Bf16 *queries = shared, *keys = queries + kElements, *values = keys + kElements;
   const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x / kWarp * kRowsOfWarp;
   const int first = blockIdx.x * kTile, head = blockIdx.y, batch = blockIdx.z;
@@ -218,7 +185,7 @@ __device__ inline void LoadStats(const Arguments<kPlain>& a, int64_t stats_row, 
 template <int kDim, bool kPlain>
 __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
-  constexpr int kElements = kTile * (kDim + kPad);
+  constexpr int kElements = kTile * (kDim + kFragmentPad);
   Bf16 *keys = shared, *values = keys + kElements, *queries = values + kElements;
   Bf16* douts = queries + kElements;
   float* lse = reinterpret_cast<float*>(douts + kElements);
@@ -269,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradientKernel(const Arguments<kP
 template <int kDim, bool kPlain>
 __global__ void __launch_bounds__(kThreads) QueryGradientKernel(const Arguments<kPlain> a) {
   ATOLL_DYNAMIC_SHARED(Bf16, shared);
-  constexpr int kElements = kTile * (kDim + kPad);
+  constexpr int kElements = kTile * (kDim + kFragmentPad);
   Bf16 *queries = shared, *douts = queries + kElements, *keys = douts + kElements;
   Bf16* values = keys + kElements;
   const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x / kWarp * kRowsOfWarp;
@@ -333,7 +300,7 @@ dim3 ComputeGrid(const AttentionShape& shape, int64_t heads) {
               static_cast<unsigned>(shape.batch));
 }
 
-int64_t TileBytes(int dim) { return kTile * (dim + kPad) * int64_t{sizeof(Bf16)}; }
+int64_t TileBytes(int dim) { return kTile * (dim + kFragmentPad) * int64_t{sizeof(Bf16)}; }
 
 bool Takes(const AttentionShape& shape, std::initializer_list<Tensor> tensors) {
   for (const Tensor& x : tensors) {

@@ -6,7 +6,7 @@
 //   GroupTokens 8 k G a token, from the second-level cache
 //   GatherRows 2s;  AddRows (k + 1 + add)s
 //   WeightedGatedForward 3s, 22;  WeightedGatedBackward 5s, 30
-//   GroupedForward and its B and W: see product_tile.h
+//   GroupedForward and its B and W: see experts_mma.cu, and product_tile.h where that takes none
 
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/launchers.h"
@@ -253,6 +253,7 @@ void Enqueue(const Queue& queue, const WeightedGatedBackward& op) {
 }
 
 void Enqueue(const Queue& queue, const GroupedForward& op) {
+  if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.y.dtype, [&]<typename T>() {
     Launch(queue, GroupedGrid(op.y.rows, op.y.cols, op.group_starts), dim3(kTileThreads), 0,
            "GroupedForward", GroupedRowsKernel<T>, MakeStrided<T>(op.x, false),
@@ -262,6 +263,7 @@ void Enqueue(const Queue& queue, const GroupedForward& op) {
 }
 
 void Enqueue(const Queue& queue, const GroupedBackwardInput& op) {
+  if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.dx.dtype, [&]<typename T>() {
     Launch(queue, GroupedGrid(op.dx.rows, op.dx.cols, op.group_starts), dim3(kTileThreads), 0,
            "GroupedBackwardInput", GroupedRowsKernel<T>, MakeStrided<T>(op.dy, false),
@@ -271,6 +273,7 @@ void Enqueue(const Queue& queue, const GroupedBackwardInput& op) {
 }
 
 void Enqueue(const Queue& queue, const GroupedBackwardWeight& op) {
+  if (EnqueueOnTensorCores(queue, op)) return;
   ForType(op.x.dtype, [&]<typename T>() {
     const dim3 grid(static_cast<unsigned>(CeilDiv(op.dw.cols, kTile)),
                     static_cast<unsigned>(CeilDiv(op.dw.rows, kTile)),

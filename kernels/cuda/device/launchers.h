@@ -58,6 +58,13 @@ bool EnqueueOnTensorCores(const Queue& queue, const AttentionForward& op);
 // `delta`: [batch * heads, T], each query's dot product of dout and out.
 bool EnqueueOnTensorCores(const Queue& queue, const AttentionBackward& op, const float* delta);
 
+// ---- experts_mma.cu: likewise, of matrices in bf16 whose rows begin on 16 bytes and are multiples
+// of 8 elements; experts.cu does the rest. ----
+
+bool EnqueueOnTensorCores(const Queue& queue, const GroupedForward& op);
+bool EnqueueOnTensorCores(const Queue& queue, const GroupedBackwardInput& op);
+bool EnqueueOnTensorCores(const Queue& queue, const GroupedBackwardWeight& op);
+
 // ---- attention.cu: the rest, and the choice ----
 
 void Enqueue(const Queue& queue, const AttentionForward& op);

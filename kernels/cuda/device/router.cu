@@ -165,22 +165,45 @@ __global__ void __launch_bounds__(kRouterThreads)
   l.terms.Row(1)[row] = counts == nullptr ? 0.0f : __fdividef(log_sum * log_sum, tokens);
 }
 
-// totals[i] += share * sum of row i, and behind both the counts of each expert.
+// totals[i] += share * sum of row i, and behind both the counts of each expert; loads, if there
+// are any, += E times these less all.
 __global__ void __launch_bounds__(kSortThreads)
     RouterTotalsKernel(View<float> terms, int64_t rows, const float* share, const int32_t* counts,
-                       int64_t sequences, int experts, float* totals) {
+                       int64_t sequences, int experts, float* totals, float* loads) {
   for (int i = 0; i < 2; ++i) {
     double sum = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += terms.Row(i)[row];
     sum = BlockReduce(sum, 0.0, Sum());
     if (threadIdx.x == 0) totals[i] += static_cast<float>(sum * *share);
   }
+  int64_t all = 0;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int64_t count = 0;
     for (int64_t s = 0; s < sequences; ++s) count += counts[s * experts + e];
     totals[2 + e] += static_cast<float>(count);
+    all += count;
+    if (loads != nullptr) loads[e] += static_cast<float>(experts * count);
   }
+  if (loads == nullptr) return;
+  all = BlockReduce(all, int64_t{0}, Sum());
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) loads[e] -= static_cast<float>(all);
 }
+
+struct BalanceMap {
+  float *bias, *loads;
+  Bf16* copy;
+  float rate;
+  bool zero_loads;
+  template <int N>
+  __device__ void At(int64_t, int64_t e) const {
+    static_assert(N == 1);
+    const float load = loads[e];
+    const float next = load == 0.0f ? bias[e] : bias[e] - copysignf(rate, load);
+    bias[e] = next;
+    if (zero_loads) loads[e] = 0.0f;
+    if (copy != nullptr) Put(copy + e, next);
+  }
+};
 
 // Block (x, y): expert x in sequences y, y + gridDim.y, ...
 __global__ void __launch_bounds__(kSortThreads)
@@ -253,7 +276,14 @@ void Enqueue(const Queue& queue, const RouteBackward& op) {
   if (!l.present()) return;
   Launch(queue, dim3(1), dim3(kSortThreads), 0, "RouterTotals", RouterTotalsKernel,
          MakeView<float>(l.terms), op.logits.rows, l.share.f32(), l.counts.as<int32_t>(),
-         l.counts.rows, static_cast<int>(op.logits.cols), l.totals.f32());
+         l.counts.rows, static_cast<int>(op.logits.cols), l.totals.f32(),
+         static_cast<float*>(l.loads.data));
+}
+
+void Enqueue(const Queue& queue, const BalanceExperts& op) {
+  const BalanceMap map{op.bias.f32(), op.loads.f32(), static_cast<Bf16*>(op.param_copy.data),
+                       op.rate, op.zero_loads};
+  LaunchMap<1>(queue, "BalanceExperts", map, 1, op.bias.cols);
 }
 
 void Enqueue(const Queue& queue, const CountExperts& op) {

@@ -245,6 +245,7 @@ class Compared {
     const auto layers = fixture_->runner().model().layers();
     for (size_t i = 0; i < layers.size(); ++i) {
       for (const ParamSpec& param : layers[i]->layout().params) {
+        if (param.offset >= layers[i]->layout().trained_size) continue;
         CAPTURE(param.name);
         REQUIRE(fixture_->GradDifference(static_cast<int>(i), param, right_ ? &*right_ : nullptr) <
                 tolerance);
