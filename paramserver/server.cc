@@ -85,10 +85,13 @@ absl::Status Daemon::Start() {
                        mark,
                        options_.site,
                        options_.site_only};
-  if (!options_.relay.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(relay_, Relay::Create(options_.relay));
+  ATOLL_ASSIGN_OR_RETURN(
+      relay_, Relay::Open(options_.relay, options_.listen,
+                          options_.advertise.empty() ? options_.listen : options_.advertise));
+  if (relay_ != nullptr) {
     server.relay_address = relay_->address();
     server.relay_secret = relay_->secret();
+    server.relay_own = relay_->own();
   }
   core_ = std::make_unique<ServerCore>(std::move(server), std::move(recovered.jobs), &pool_);
   gate_ = core_->MakeGate();
@@ -137,6 +140,7 @@ absl::Status Daemon::Listen() {
   TensorClientOptions client;
   client.security = {options_.security.keys, options_.security.allow_plaintext_beyond_loopback};
   ATOLL_ASSIGN_OR_RETURN(client_, TensorClient::Create(client));
+  if (relay_ != nullptr) client_->UseOwnRelay(relay_->near(), relay_->secret());
   return absl::OkStatus();
 }
 
@@ -215,7 +219,8 @@ Instant Daemon::Step(Instant now, std::optional<Event> event) {
   if (!mark_.Fences(now)) actions.to_coordinator.clear();
   storage_->Add(actions);
   for (ServerMessage& message : actions.to_coordinator) {
-    if (const auto* heartbeat = std::get_if<ServerHeartbeat>(&message)) {
+    if (auto* const heartbeat = std::get_if<ServerHeartbeat>(&message)) {
+      heartbeat->unreached = client_->ListUnreached();
       metrics_.NoteHeartbeat(*heartbeat);
     }
     attach_->Send(std::move(message));

@@ -74,7 +74,7 @@ class Daemon : private TensorHandler {
   const DaemonOptions options_;
   EventLoop<Event> loop_{4096};
   DaemonMetrics metrics_;
-  std::unique_ptr<Relay> relay_;  // null: it relays for none
+  std::unique_ptr<Relay> relay_;  // null: none could be opened
   MarkWriter mark_;
   ThreadPool pool_;
   std::unique_ptr<StateFolder> folder_;

@@ -312,6 +312,10 @@ class Daemon {
         for (const auto& [endpoint, rate] : tensors_->pull_rates()) {
           heartbeat->pull_rates.push_back({endpoint, rate});
         }
+        heartbeat->unreached = member_->link().ListUnreached();
+        for (std::string& address : tensors_->ListUnreached()) {
+          heartbeat->unreached.push_back(std::move(address));
+        }
       }
       auto* const push = std::get_if<PushRequest>(&send->message);
       if (push != nullptr && push->signature && !Sign(push)) return;
@@ -441,11 +445,15 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
 
   ATOLL_ASSIGN_OR_RETURN(Identity identity, MakeIdentity(options, incarnation, devices, *member,
                                                          *state, options.state_dir + kCheckpoints));
-  std::unique_ptr<Relay> relay;
-  if (!options.relay.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(relay, Relay::Create(options.relay));
+  const std::string& link = options.peer_endpoints[0];
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Relay> relay,
+                         Relay::Open(options.relay, link, link));
+  if (relay != nullptr) {
     identity.hello.relay_address = relay->address();
     identity.hello.relay_secret = relay->secret();
+    identity.hello.relay_own = relay->own();
+    tensors->UseOwnRelay(relay->near(), relay->secret());
+    member->link().UseOwnRelay(relay->near(), relay->secret());
   }
   AttachOptions attach;
   attach.coordinator = options.coordinator;

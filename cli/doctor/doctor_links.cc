@@ -61,6 +61,12 @@ Finding CheckWays(const std::string& check, const std::string& endpoint) {
   Finding finding = CheckRoute(check, Address(ways[0].endpoint));
   for (const LinkWay& way : ways) {
     if (finding.level != Level::kProblem || way.word.empty()) continue;
+    if (way.at_own_relay()) {
+      finding.level = Level::kWarning;
+      absl::StrAppend(&finding.found, "; it connects itself to those that cannot reach it");
+      finding.remedy = "nothing to do, unless it cannot reach some of them: see atoll status";
+      continue;
+    }
     if (CheckRoute(check, Address(way.endpoint)).level == Level::kProblem) continue;
     finding.level = Level::kWarning;
     absl::StrAppend(&finding.found, "; links go through the relay ", Address(way.endpoint));
@@ -88,13 +94,16 @@ Finding RatesFinding(const std::string& site, const absl::StatusOr<LinkRates>& r
   const std::string check = absl::StrCat("bandwidth to ", site);
   if (!rates.ok()) {
     const std::string why(rates.status().message());
+    if (absl::IsDataLoss(rates.status())) {
+      return {Level::kProblem, check, why,
+              "lower this machine's MTU to that of the path (ip link set mtu 1400), or set "
+              "net.ipv4.tcp_mtu_probing=1"};
+    }
     if (!absl::IsDeadlineExceeded(rates.status())) {
       return {Level::kWarning, check, why,
               "join the cluster by a token (atoll join), which makes a key; see docs/trust.md"};
     }
-    return {Level::kProblem, check, why,
-            "is the server busy or stopped? Else large packets get lost: lower this machine's MTU "
-            "to that of the path (ip link set mtu 1400), or set net.ipv4.tcp_mtu_probing=1"};
+    return {Level::kProblem, check, why, "is the server busy or stopped?"};
   }
   Finding finding{
       Level::kOk, check,

@@ -49,6 +49,9 @@ TEST_CASE("slow_link_to_a_site_is_a_warning_and_one_that_carries_nothing_a_probl
   const Finding lost = RatesFinding("site oslo", absl::DeadlineExceededError("no answer"));
   CHECK(lost.level == Level::kProblem);
   CHECK_FALSE(lost.remedy.empty());
+  const Finding hole = RatesFinding("site oslo", absl::DataLossError("large packets get lost"));
+  CHECK(hole.level == Level::kProblem);
+  CHECK(hole.remedy != lost.remedy);
   CHECK(RatesFinding("site oslo", absl::UnauthenticatedError("its key")).level == Level::kWarning);
 }
 

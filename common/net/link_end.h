@@ -36,6 +36,14 @@ class LinkEnd {
   LinkEnd(const LinkEnd&) = delete;
   LinkEnd& operator=(const LinkEnd&) = delete;
 
+  // Members that cannot be reached wait at this relay of the same process, "host:port" as it
+  // reaches itself. Thread-safe.
+  void UseOwnRelay(const std::string& address, const std::string& secret) {
+    context_->tunnels().UseOwnRelay(address, secret);
+  }
+  // Addresses, "tcp://host:port", that this end has not reached. Thread-safe.
+  std::vector<std::string> ListUnreached() const { return context_->ways().ListUnreached(); }
+
  protected:
   static constexpr int kFramesPerTurn = 64;
   // A turn without events comes at least this often.

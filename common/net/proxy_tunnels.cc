@@ -385,6 +385,7 @@ absl::StatusOr<ProxyTunnels::Carrier*> ProxyTunnels::GetCarrier() {
 
 absl::StatusOr<std::string> ProxyTunnels::Route(const std::string& endpoint,
                                                 const std::string& word) {
+  if (endpoint == kOwnRelay) return RouteToOwnRelay(word);
   absl::string_view target = endpoint;
   if (!absl::ConsumePrefix(&target, "tcp://")) return endpoint;
   if (!word.empty()) {
@@ -400,6 +401,26 @@ absl::StatusOr<std::string> ProxyTunnels::Route(const std::string& endpoint,
   ATOLL_ASSIGN_OR_RETURN(Carrier* const carrier, GetCarrier());
   return carrier->Route(proxy, std::string(target),
                         absl::StrCat(target, " through the proxy ", WithoutPassword(proxy)));
+}
+
+void ProxyTunnels::UseOwnRelay(const std::string& address, const std::string& secret) {
+  const std::lock_guard lock(mutex_);
+  own_relay_ = address;
+  own_secret_ = secret;
+}
+
+// No proxy is between this process and itself.
+absl::StatusOr<std::string> ProxyTunnels::RouteToOwnRelay(const std::string& text) {
+  std::string relay, secret;
+  {
+    const std::lock_guard lock(mutex_);
+    relay = own_relay_;
+    secret = own_secret_;
+  }
+  if (relay.empty()) return absl::FailedPreconditionError("no member can wait here");
+  ATOLL_ASSIGN_OR_RETURN(Carrier* const carrier, GetCarrier());
+  return carrier->Route(absl::StrCat("http://", relay), TargetFrom(SignRelayText(secret, text)),
+                        absl::StrCat("the member ", text, ", which connects itself"));
 }
 
 // Returns a proxy's URL.

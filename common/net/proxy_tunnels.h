@@ -29,10 +29,14 @@ class ProxyTunnels {
 
   // Returns where to connect for a tcp:// endpoint, which may begin with a source address
   // ("tcp://source;to"): itself, or an endpoint of this process on 127.0.0.1, which any user of the
-  // machine may connect to. With a word the endpoint is a relay's. It is the same each time, unless
+  // machine may connect to. With a word the endpoint is a relay's, with kOwnRelay and a word's text
+  // that of UseOwnRelay (FAILED_PRECONDITION: there is none). It is the same each time, unless
   // 1,024 others were used since and no connection is left. An error: no descriptor, port or thread
   // is left, or 1,024 are in use.
   absl::StatusOr<std::string> Route(const std::string& endpoint, const std::string& word = "");
+
+  // Sets the relay at which members wait that this process cannot reach: "host:port" and secret.
+  void UseOwnRelay(const std::string& address, const std::string& secret);
 
   // Keeps some connections waiting at each of these relays, and more where some are in use; what
   // comes of them is connected to this port of 127.0.0.1. Replaces the port's list; connections
@@ -42,10 +46,12 @@ class ProxyTunnels {
  private:
   class Carrier;
   absl::StatusOr<Carrier*> GetCarrier();
+  absl::StatusOr<std::string> RouteToOwnRelay(const std::string& text);
   absl::StatusOr<std::string> FindRelay(const std::string& endpoint);
 
   std::mutex mutex_;
-  std::unique_ptr<Carrier> carrier_;  // from the first tunnel on; guarded by mutex_
+  std::unique_ptr<Carrier> carrier_;    // from the first tunnel on; guarded by mutex_
+  std::string own_relay_, own_secret_;  // empty: none; guarded by mutex_
 };
 
 }  // namespace atl

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "common/net/name_addresses.h"
 #include "common/net/proxy_tunnels.h"
 #include "common/net/relay/link_ways.h"
 #include "common/status.h"
@@ -110,11 +111,13 @@ class ZmqContext {
   // The way to endpoints beyond a proxy.
   ProxyTunnels& tunnels() { return tunnels_; }
   LinkWays& ways() { return ways_; }
+  NameAddresses& names() { return names_; }
 
  private:
   explicit ZmqContext(void* context) : context_(context) {}
   ProxyTunnels tunnels_;
   LinkWays ways_;
+  NameAddresses names_;
   void* context_;
 };
 

@@ -380,7 +380,7 @@ void OnWorkerHello(State& s, const FromWorker& from, const WorkerHello& hello) {
   worker->held = hello.held;
   if (worker->held.size() > kMaxHeld) worker->held.resize(kMaxHeld);
   WelcomeWorker(s, *worker);
-  TakeRelay(s, *worker, hello.relay_address, hello.relay_secret);
+  TakeRelay(s, *worker, worker->peer_endpoint, hello);
   for (const JobId& job : worker->held) {
     if (s.removed.contains(job)) s.Send(*worker, ForgetJob{job});
   }
@@ -406,7 +406,7 @@ void OnServerHelloMessage(State& s, const FromServer& from, const ServerHello& h
   server->lease = server->heartbeat_interval * kMissedHeartbeatsBeforeEviction;
   s.SendToServer(from.server, MakeWelcome(s, *server));
   OnServerHello(s, *server, hello, fresh);
-  TakeRelay(s, *server, hello.relay_address, hello.relay_secret);
+  TakeRelay(s, *server, server->endpoint, hello);
 }
 
 Instant ComputeLeaseExpiry(const Member& member) {

@@ -1,9 +1,11 @@
 #include "coordinator/core/relays.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/relay/words.h"
@@ -21,11 +23,19 @@ const Member* FindRelay(const State& s, const RelayUse& use) {
   return there ? relay : nullptr;
 }
 
+bool IsThere(const State& s, const RelayUse& use) {
+  return FindRelay(s, use) != nullptr && s.relays.contains({use.kind, use.name});
+}
+
 std::string FindSite(const State& s, const Member& member) {
   if (member.record.kind == MemberKind::kWorker) {
     return GetWorkerSite(static_cast<const Worker&>(member));
   }
   return GetServerSite(s, static_cast<const Server&>(member));
+}
+
+RelayUse MakeUse(const Member& relay, std::string reason) {
+  return {relay.record.kind, relay.record.name, relay.record.incarnation, std::move(reason)};
 }
 
 // Nothing: all serve it already.
@@ -45,18 +55,16 @@ std::optional<RelayUse> ChooseRelay(const State& s, const Member& member) {
   }
   if (!best) return std::nullopt;
   const auto& [elsewhere, load, relay] = *best;
-  return RelayUse{
-      relay->record.kind, relay->record.name, relay->record.incarnation,
-      elsewhere ? absl::StrCat("serves ", CountText(static_cast<int64_t>(load), "other member"))
-                : absl::StrCat("at its site ", site)};
+  return MakeUse(*relay, elsewhere ? absl::StrCat("serves ", CountText(static_cast<int64_t>(load),
+                                                                       "other member"))
+                                   : absl::StrCat("at its site ", site));
 }
 
 // Returns whether its relays have changed.
 bool UpdateUses(State& s, Member& member) {
   const std::vector<RelayUse> before = member.relays;
   const bool relays = s.relays.contains(member.id());
-  std::erase_if(member.relays,
-                [&](const RelayUse& use) { return relays || FindRelay(s, use) == nullptr; });
+  std::erase_if(member.relays, [&](const RelayUse& use) { return relays || !IsThere(s, use); });
   for (const RelayUse& use : before) {
     if (const auto relay = s.relays.find({use.kind, use.name}); relay != s.relays.end()) {
       relay->second.erase(member.id());
@@ -77,8 +85,7 @@ bool UpdateUses(State& s, Member& member) {
   return member.relays != before;
 }
 
-void UpdateRelays(State& s, Member& member) {
-  if (!UpdateUses(s, member)) return;
+void Announce(State& s, Member& member) {
   const std::string relays = DescribeRelays(member);
   s.Log("", Severity::kInfo,
         absl::StrCat(Name(member.record.kind), " ", member.record.name, " can be reached ",
@@ -90,6 +97,59 @@ void UpdateRelays(State& s, Member& member) {
   }
 }
 
+void UpdateRelays(State& s, Member& member) {
+  if (UpdateUses(s, member)) Announce(s, member);
+}
+
+bool Has(const std::vector<RelayUse>& uses, const Member& relay) {
+  return std::any_of(uses.begin(), uses.end(), [&](const RelayUse& use) {
+    return use.kind == relay.record.kind && use.name == relay.record.name &&
+           use.incarnation == relay.record.incarnation;
+  });
+}
+
+bool StopDialling(Member& member, Member& relay) {
+  relay.dialled_by.erase(member.id());
+  return std::erase_if(member.dials, [&](const RelayUse& use) {
+           return use.kind == relay.record.kind && use.name == relay.record.name;
+         }) > 0;
+}
+
+// The member reports that it does not reach `other`.
+void LetConnect(State& s, Member& member, Member& other) {
+  if (StopDialling(member, other)) Announce(s, member);  // to no effect
+  const bool can = !member.relay_address.empty() && !other.unreached.contains(member.address) &&
+                   !Has(other.relays, member) && !Has(other.dials, member);
+  if (!can || other.dials.size() >= kDialsMost) return;
+  StopDialling(other, member);  // an earlier process
+  other.dials.push_back(MakeUse(member, absl::StrCat("which cannot reach ", other.address)));
+  member.dialled_by.insert(other.id());
+  Announce(s, other);
+}
+
+void RemoveFromDials(State& s, Member& member) {
+  for (const MemberId& id : std::set(member.dialled_by)) {
+    Member* const other = s.FindMember(id);
+    if (other != nullptr && StopDialling(*other, member)) Announce(s, *other);
+  }
+  for (const RelayUse& use : std::exchange(member.dials, {})) {
+    if (Member* const relay = s.FindMember({use.kind, use.name})) {
+      relay->dialled_by.erase(member.id());
+    }
+  }
+  member.dialled_by.clear();
+  member.unreached.clear();
+}
+
+void SetAddress(State& s, Member& member, const std::string& address) {
+  if (const auto before = s.by_address.find(member.address); before != s.by_address.end()) {
+    before->second.erase(member.id());
+    if (before->second.empty()) s.by_address.erase(before);
+  }
+  member.address = address;
+  if (!address.empty()) s.by_address[address].insert(member.id());
+}
+
 void UpdateAll(State& s, const std::set<MemberId>& members) {
   for (const MemberId& id : members) {
     if (Member* member = s.FindMember(id)) UpdateRelays(s, *member);
@@ -98,13 +158,16 @@ void UpdateAll(State& s, const std::set<MemberId>& members) {
 
 }  // namespace
 
-void TakeRelay(State& s, Member& member, const std::string& address, const std::string& secret) {
+void TakeRelay(State& s, Member& member, const std::string& endpoint, const std::string& address,
+               const std::string& secret, bool own) {
+  SetAddress(s, member, ReadLinkWays(endpoint)[0].endpoint);
   member.relay_address = CleanText(address, 256);
   member.relay_secret = CleanText(secret, 64);
+  member.relay_own = own;
   const auto found = s.relays.find(member.id());
   std::set<MemberId> affected;
   if (found != s.relays.end()) affected = found->second;
-  if (member.relay_address.empty()) {
+  if (member.relay_address.empty() || member.relay_own) {
     s.relays.erase(member.id());
   } else {
     s.relays.try_emplace(member.id());
@@ -115,7 +178,21 @@ void TakeRelay(State& s, Member& member, const std::string& address, const std::
   UpdateAll(s, affected);
 }
 
-void RemoveFromRelays(State& s, const Member& member) {
+void NoteUnreached(State& s, Member& member, const std::vector<std::string>& addresses) {
+  member.unreached = {addresses.begin(), addresses.end()};
+  member.unreached.erase(member.address);
+  for (const std::string& address : member.unreached) {
+    const auto found = s.by_address.find(address);
+    if (found == s.by_address.end()) continue;
+    for (const MemberId& id : found->second) {
+      if (Member* const other = s.FindMember(id)) LetConnect(s, member, *other);
+    }
+  }
+}
+
+void RemoveFromRelays(State& s, Member& member) {
+  RemoveFromDials(s, member);
+  SetAddress(s, member, "");
   s.lack_relays.erase(member.id());
   for (const RelayUse& use : member.relays) {
     if (const auto relay = s.relays.find({use.kind, use.name}); relay != s.relays.end()) {
@@ -137,6 +214,14 @@ Welcome MakeWelcome(const State& s, const Member& member) {
     };
     welcome.relays.push_back({use.name, relay->relay_address, word(true), word(false)});
   }
+  for (const RelayUse& use : member.dials) {
+    const Member* relay = FindRelay(s, use);
+    if (relay == nullptr) continue;
+    const Incarnation incarnation = member.record.incarnation;
+    welcome.relays.push_back({use.name, relay->relay_address,
+                              MakeRelayWord(relay->relay_secret, {true, name, incarnation}),
+                              MakeRelayText({false, name, incarnation}), true});
+  }
   return welcome;
 }
 
@@ -144,6 +229,9 @@ std::string DescribeRelays(const Member& member) {
   std::string text;
   for (const RelayUse& use : member.relays) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", use.name, " (", use.reason, ")");
+  }
+  for (const RelayUse& use : member.dials) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "itself to ", use.name, " (", use.reason, ")");
   }
   return text;
 }

@@ -64,6 +64,51 @@ TEST_CASE("a_member_that_has_left_counts_no_more_and_comes_back_to_its_relays") 
   }
 }
 
+TEST_CASE(
+    "a_member_that_another_cannot_reach_connects_to_it_itself_for_as_long_as_both_are_there") {
+  World w;
+  w.DoLines({"worker a attaches relay=a:7 own=1", "worker b attaches relay=b:7 own=1"});
+  CHECK(FindMember(w, "a").relay_address.empty());  // for its own links alone
+  CHECK(FindMember(w, "b").relays.empty());
+  const std::string printed = w.Do("worker a misses address=tcp://b:9");
+  CHECK(HasText(printed, "-> b: Welcome, connects to a:7"));
+  CHECK_FALSE(HasText(printed, "-> a: Welcome"));
+  CHECK(FindMember(w, "b").relays == "itself to a (which cannot reach tcp://b:9)");
+  CHECK_FALSE(HasText(w.Do("worker a beats"), "Welcome"));
+  SECTION("it cannot reach that one either: neither connects, until it does") {
+    CHECK(HasText(w.Do("worker b misses address=tcp://a:9"), "-> b: Welcome"));
+    CHECK(FindMember(w, "a").relays.empty());
+    CHECK(FindMember(w, "b").relays.empty());
+    CHECK_FALSE(HasText(w.Do("worker a beats"), "Welcome"));
+    w.Do("worker b misses address=tcp://elsewhere:9");
+    CHECK(HasText(w.Do("worker a beats"), "-> b: Welcome, connects to a:7"));
+  }
+  SECTION("the one that cannot reach it ends") {
+    w.Do("worker a dies");
+    CHECK(FindMember(w, "b").relays.empty());
+  }
+  SECTION("it comes back, and is reported again") {
+    w.DoLines({"worker b dies", "worker b attaches relay=b:7 own=1"});
+    CHECK(FindMember(w, "b").relays.empty());
+    CHECK(HasText(w.Do("worker a beats"), "-> b: Welcome, connects to a:7"));
+  }
+  SECTION("it comes back at another address") {
+    w.Do("worker b dies");
+    w.Do("worker b attaches relay=b:7 own=1 host=c");
+    CHECK_FALSE(HasText(w.Do("worker a beats"), "-> b: Welcome"));
+    CHECK(HasText(w.Do("worker a misses address=tcp://c:9"), "-> b: Welcome, connects to a:7"));
+  }
+}
+
+TEST_CASE("a_parameter_server_that_a_worker_cannot_reach_connects_to_the_worker") {
+  World w;
+  w.DoLines({"server ps-0 attaches", "worker a attaches relay=a:7 own=1"});
+  CHECK(HasText(w.Do("worker a misses address=tcp://ps-0:1"), "-> ps-0: Welcome, connects to a:7"));
+  // Who reaches no other member in either direction is left to relays.
+  w.Do("worker b attaches");
+  CHECK_FALSE(HasText(w.Do("worker b misses address=tcp://ps-0:1"), "Welcome, connects to"));
+}
+
 TEST_CASE("without_relays_members_are_welcomed_once") {
   World w;
   w.Do("server ps-0 attaches");

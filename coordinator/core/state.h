@@ -70,7 +70,12 @@ struct Member {
   std::string software_version;
   std::string site;                         // as its operator says
   std::string relay_address, relay_secret;  // where it relays for others; empty: nowhere
+  bool relay_own = false;                   // for its own links alone
   std::vector<RelayUse> relays;             // others reach it through
+  std::vector<RelayUse> dials;              // it connects to these itself: they cannot reach it
+  std::string address;                      // of its link, without relays
+  std::set<MemberId> dialled_by;            // those that connect to it
+  std::set<std::string> unreached;          // others' addresses, by its newest heartbeat
   Incarnation rival = 0;                    // another process of its name that was refused last
 
   MemberId id() const { return {record.kind, record.name}; }
@@ -380,6 +385,7 @@ struct State {
   // relays could serve.
   std::map<MemberId, std::set<MemberId>> relays;
   std::set<MemberId> lack_relays;
+  std::map<std::string, std::set<MemberId>> by_address;  // attached members
 
   // Indices, so that a heartbeat costs the same however many members there are.
   std::map<std::pair<JobId, IslandId>, std::set<NodeId>> followed;

@@ -186,7 +186,7 @@ MemberView MakeCommonView(const State& s, const M& member, Instant now) {
   if (member.attached) view.since_heartbeat_s = Seconds(now - member.last_heartbeat);
   view.software_version = member.software_version;
   view.site_source = "declared";
-  view.relay_address = member.relay_address;
+  if (!member.relay_own) view.relay_address = member.relay_address;
   view.relays = DescribeRelays(member);
   const DrainProgress drain = DescribeDrain(s, member);
   view.draining = drain.text;

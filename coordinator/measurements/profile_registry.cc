@@ -67,6 +67,11 @@ void ProfileRegistry::OnHello(const NodeId& worker, Incarnation incarnation,
   }
   IslandMember& known = said_hello_[worker];
   const bool same = incarnation <= known.incarnation;
+  // Others may reach it there, or by the new way.
+  if (!known.endpoint.empty() && known.endpoint != hello.peer_endpoint) {
+    unreachable_.Forget(worker);
+    moved_[worker] = last_turn_;
+  }
   if (incarnation >= known.incarnation) {
     known = {worker, incarnation, hello.peer_endpoint, hello.peer_public_key};
     known.more_endpoints = hello.more_peer_endpoints;
@@ -116,7 +121,10 @@ void ProfileRegistry::OnMeasured(Instant now, const NodeId& worker, const LinksM
     links_changed_ = true;
   }
   for (const LinkFailure& failure : measured.unreachable) {
-    if (failure.to != worker) unreachable_.Failed(now, worker, failure, false, changes_);
+    const auto moved = moved_.find(failure.to);
+    const bool elsewhere = moved != moved_.end() && measured.request <= moved->second;
+    if (failure.to == worker || elsewhere) continue;
+    unreachable_.Failed(now, worker, failure, false, changes_);
   }
   for (Waiting& waiting : waiting_) {
     const auto ended =
@@ -194,8 +202,11 @@ std::vector<std::string> ProfileRegistry::ListTroubles(Instant now) const {
   for (std::string& text : unreachable_.Texts(now)) texts.push_back(std::move(text));
   for (const auto& [pair, report] : links_) {
     if (report.measured.relay.empty()) continue;
-    texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": through the relay ",
-                                 report.measured.relay, ", not directly"));
+    texts.push_back(report.measured.relay == "*"
+                        ? absl::StrCat(pair.first, " > ", pair.second, ": ", pair.second,
+                                       " connects, as ", pair.first, " cannot reach it")
+                        : absl::StrCat(pair.first, " > ", pair.second, ": through the relay ",
+                                       report.measured.relay, ", not directly"));
   }
   for (const auto& [pair, entry] : unmeasured_) {
     texts.push_back(absl::StrCat(pair.first, " > ", pair.second, ": not measured: ", entry.reason));

@@ -220,6 +220,7 @@ class ProfileRegistry {
   std::map<Pair, Unmeasured> unmeasured_;
   std::map<NodeId, Standing> standing_;
   std::map<NodeId, IslandMember> said_hello_;
+  std::map<NodeId, int64_t> moved_;  // of these: the last turn before it had another endpoint
   std::map<std::pair<std::string, std::string>, double> site_rates_;  // the newest that went out
   bool links_changed_ = false;                                        // since sites were found
   bool all_declared_ = false;  // the sites of all of standing_, when they were found

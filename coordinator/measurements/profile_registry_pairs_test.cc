@@ -44,6 +44,19 @@ struct Separated : Running {
   int64_t request = 1;
 };
 
+TEST_CASE("a pair that failed where a worker is no more is tried again at once") {
+  Separated fixture;
+  CHECK(fixture.CountUnreachable() == 1);
+  WorkerHello hello;
+  hello.peer_endpoint = "tcp://elsewhere";
+  fixture.Deliver("b", hello);
+  CHECK(fixture.CountUnreachable() == 0);
+  LinksMeasured late;  // at the endpoint before
+  late.unreachable = {{"b", "no connection within 8 s"}};
+  fixture.Deliver("a", late);
+  CHECK(fixture.CountUnreachable() == 0);
+}
+
 TEST_CASE("a pair that failed is left out of plans until a probe beside training is answered") {
   Separated fixture;
   const Instant failed = fixture.now;

@@ -80,7 +80,8 @@ void ServerCore::SendHello(Turn& turn) {
                     options.site,
                     options.site_only,
                     options.relay_address,
-                    options.relay_secret};
+                    options.relay_secret,
+                    options.relay_own};
   for (const auto& [id, job] : server_.jobs) hello.jobs.push_back(job->Describe());
   turn.Say(std::move(hello));
   for (const auto& [id, job] : server_.jobs) job->OnHello(turn);
@@ -168,7 +169,7 @@ void ServerCore::On(const SnapshotDone& event, Turn& turn) {
 }
 
 void ServerCore::Execute(const Welcome& message, Turn& turn) {
-  if (TakeRelays(message.relays, &relays_)) {
+  if (TakeRelays(message.relays, !welcomed_, &relays_)) {
     turn.actions.relays = relays_;
     if (connected_) SendHello(turn);  // workers are to know
     return;

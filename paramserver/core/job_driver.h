@@ -44,6 +44,7 @@ struct ServerOptions {
   // A snapshot is reported at once, where heartbeats are rare.
   bool reports_snapshots = false;
   std::string relay_address = {}, relay_secret = {};  // where it relays for others; empty: nowhere
+  bool relay_own = false;                             // for its own links alone
 };
 
 // One Step of the core: its time, and the actions so far.

@@ -148,6 +148,24 @@ class ShapedNetwork:
         for here, there in ((one, other), (other, one)):
             self._do(here, f"ip neigh del {self.address(there)} dev eth0")
 
+    def hide(self, site, symmetric=False):
+        """From now on the site is behind NAT: others see its router's address alone, and reach none of its hosts
+        but by connections that these have made. `symmetric`: each connection has another port."""
+        if shutil.which("nft", path=PATH) is None:
+            raise Unavailable("there is no program nft (Debian: nftables)")
+        ports = " fully-random" if symmetric else ""
+        self._do(site, "nft -f - <<END",
+                 "table ip nat { chain out { type nat hook postrouting priority 100;",
+                 f' oifname != "site" masquerade{ports}; }}; }}',
+                 "table ip filter { chain pass { type filter hook forward priority 0;",
+                 ' ct state established,related accept; oifname "site" iifname != "site" drop; }; }', "END")
+
+    def readdress(self, host, number):
+        """The host has another address of its site, as after a new DHCP lease, and not the one before."""
+        net = self.address(host).rsplit(".", 1)[0]
+        self._do(host, "ip addr flush dev eth0", f"ip addr add {net}.{number}/24 dev eth0",
+                 f"ip route replace default via {net}.1")
+
     def reshape(self, one, other, rate_mbit):
         """Changes the rate; the latency stays. What waits in the old bucket is lost: segments that
         TCP had put together for a larger burst would never fit into a smaller one, nor let anything

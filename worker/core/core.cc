@@ -116,7 +116,8 @@ void WorkerCore::Impl::OnMessage(const Welcome& welcome) {
   session_.heartbeat_interval = std::clamp<Duration>(
       welcome.heartbeat_interval, std::chrono::milliseconds(1), identity_.heartbeat_interval_max);
   // A hello says again what others are to know of it.
-  if (TakeRelays(welcome.relays, &session_.relays)) {
+  const bool first = session_.state != Session::State::kWelcomed;
+  if (TakeRelays(welcome.relays, first, &session_.relays)) {
     Emit(UseRelays{session_.relays});
     if (session_.state != Session::State::kDisconnected) {
       session_.state = Session::State::kConnected;

@@ -7,6 +7,11 @@
 #include "common/protocol/wire.h"
 
 namespace atl {
+namespace {
+
+constexpr int kConnectMs = 5000;
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const TlsOptions& tls,
                                                            const std::string& address,
@@ -27,6 +32,8 @@ std::shared_ptr<grpc::Channel> OpenChannelWith(
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, times.reconnect_ms);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, times.reconnect_ms);
   }
+  // A name's addresses are tried one after the other, each for so long; by default for 20 s.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   const bool by_proxy = !FindProxy(address.substr(0, address.rfind(':'))).empty();
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, by_proxy ? 1 : 0);

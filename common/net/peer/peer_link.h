@@ -203,6 +203,9 @@ class PeerLink : private LinkEnd {
   // Whatever waits fails with Cancelled; no call of the handler's runs after this.
   ~PeerLink();
 
+  using LinkEnd::ListUnreached;
+  using LinkEnd::UseOwnRelay;
+
   const NodeId& name() const { return options_.name; }
   // The endpoint bound, with its real port.
   const std::string& endpoint() const { return endpoint_; }

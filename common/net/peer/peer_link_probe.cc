@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/strip.h"
 #include "common/event_loop.h"
 #include "common/net/peer/peer_link.h"
 
@@ -141,9 +140,8 @@ absl::Status PeerSampler::Answered(Instant deadline) {
 
 std::string PeerLink::FindRelay(const IslandMember& member) const {
   const std::string& endpoint = GetEdgeEndpoint(member, 0);
-  const std::vector<LinkWay> ways = ReadLinkWays(endpoint);
-  const LinkWay& way = ways[context_->ways().Find(endpoint, SteadyNow()) % ways.size()];
-  return way.word.empty() ? "" : std::string(absl::StripPrefix(way.endpoint, "tcp://"));
+  const std::optional<LinkWay> way = context_->ways().Find(endpoint, SteadyNow());
+  return way ? way->relay() : "";
 }
 
 std::vector<std::pair<NodeId, std::string>> PeerLink::Probe(

@@ -13,8 +13,9 @@ namespace atl {
 
 // Takes over the relays of a Welcome. One that it does not name any more stays until another takes
 // its place: links may go through it, and a coordinator that has just started does not know it yet.
+// So do other members' own ones in the `first` Welcome of a connection, where it names none.
 // Returns whether something has changed.
-bool TakeRelays(const std::vector<RelayPlace>& named, std::vector<RelayPlace>* relays);
+bool TakeRelays(const std::vector<RelayPlace>& named, bool first, std::vector<RelayPlace>* relays);
 
 // Returns the endpoint of a link that is also reached through these.
 std::string AddRelays(std::string endpoint, const std::vector<RelayPlace>& relays);

@@ -97,6 +97,12 @@ std::string MakeSecret() {
   return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+// "[::1]" of "tcp://[::1]:7200".
+std::string FindHost(const std::string& endpoint) {
+  const std::string address(absl::StripPrefix(endpoint, "tcp://"));
+  return address.substr(0, address.rfind(':'));
+}
+
 }  // namespace
 
 // All connections, on a thread.
@@ -395,30 +401,66 @@ void Relay::Loop::EndLate(Instant now) {
 
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Create(const std::string& endpoint) {
   ATOLL_RETURN_IF_ERROR(Annotate(CheckTcpEndpoint(endpoint), "--relay"));
-  const std::string given(absl::StripPrefix(endpoint, "tcp://"));
-  const size_t colon = given.rfind(':');
-  const std::string host = given.substr(0, colon);
+  const std::string host = FindHost(endpoint);
   int port = 0;
   if (host == "*" || host == "0.0.0.0" || host == "[::]" ||
-      !absl::SimpleAtoi(given.substr(colon + 1), &port)) {
+      !absl::SimpleAtoi(endpoint.substr(endpoint.rfind(':') + 1), &port)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--relay ", endpoint, ": give the address and port at which other members reach it"));
   }
   std::unique_ptr<Relay> relay(new Relay);
-  relay->secret_ = MakeSecret();
-  relay->loop_ = std::make_unique<Loop>(relay->secret_);
-  const bool local = IsLoopbackHost(host);
-  const absl::string_view bare = absl::StripSuffix(absl::StripPrefix(host, "["), "]");
-  ATOLL_ASSIGN_OR_RETURN(relay->listener_, Listener::Bind(absl::StrCat("--relay ", endpoint),
-                                                          local ? std::string(bare) : "::", port,
-                                                          ShareOfDescriptors(kConnectionsMax)));
-  relay->address_ = absl::StrCat(host, ":", relay->listener_->port());
-  ATOLL_RETURN_IF_ERROR(relay->loop_->Start());
-  relay->listener_->Start([loop = relay->loop_.get()](int connection, const std::string& peer) {
-    loop->Add(connection, peer);
-  });
+  relay->address_ = host;
+  ATOLL_RETURN_IF_ERROR(relay->Listen(absl::StrCat("--relay ", endpoint),
+                                      IsLoopbackHost(host) ? host : "*", {port, port},
+                                      kConnectionsMax));
   LogInfo("relay", "passes connections on at ", relay->address_);
   return relay;
+}
+
+absl::StatusOr<std::unique_ptr<Relay>> Relay::CreateOwn(const std::string& link,
+                                                        const std::string& reached) {
+  std::unique_ptr<Relay> relay(new Relay);
+  relay->own_ = true;
+  relay->address_ = FindHost(reached);
+  ATOLL_RETURN_IF_ERROR(relay->Listen("for members that connect themselves", FindHost(link),
+                                      ReadPortRange(link).value_or(PortRange{}),
+                                      kOwnConnectionsMax));
+  return relay;
+}
+
+absl::StatusOr<std::unique_ptr<Relay>> Relay::Open(const std::string& flag, const std::string& link,
+                                                   const std::string& reached) {
+  if (!flag.empty()) return Create(flag);
+  auto relay = CreateOwn(link, reached);
+  if (relay.ok()) return relay;
+  LogWarning("relay", "members that cannot be reached from here cannot connect themselves: ",
+             relay.status().message());
+  return nullptr;
+}
+
+// Listens at the last free port: links take the first one. `address_` is the host as others reach
+// it.
+absl::Status Relay::Listen(const std::string& what, const std::string& host, PortRange ports,
+                           int connections_max) {
+  secret_ = MakeSecret();
+  loop_ = std::make_unique<Loop>(secret_);
+  const bool all = host == "*" || host == "0.0.0.0" || host == "[::]";
+  const std::string bare(absl::StripSuffix(absl::StripPrefix(host, "["), "]"));
+  absl::Status status;
+  for (int port = ports.last; listener_ == nullptr && port >= ports.first; --port) {
+    auto listener =
+        Listener::Bind(what, all ? "::" : bare, port, ShareOfDescriptors(connections_max));
+    status = listener.status();
+    if (listener.ok()) listener_ = *std::move(listener);
+  }
+  ATOLL_RETURN_IF_ERROR(status);
+  near_ = absl::StrCat(all ? "127.0.0.1" : host, ":", listener_->port());
+  absl::StrAppend(&address_, ":", listener_->port());
+  ATOLL_RETURN_IF_ERROR(loop_->Start());
+  listener_->Start([loop = loop_.get()](int connection, const std::string& peer) {
+    loop->Add(connection, peer);
+  });
+  return absl::OkStatus();
 }
 
 Relay::~Relay() {

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "common/net/listener.h"
+#include "common/net/tcp_endpoint.h"
 #include "common/status.h"
 
 namespace atl {
@@ -31,6 +32,7 @@ inline constexpr char kRelayHelp[] =
 class Relay {
  public:
   static constexpr int kConnectionsMax = 16384;
+  static constexpr int kOwnConnectionsMax = 1024;
   static constexpr size_t kWaitingMax = 1024;  // of one member, and for one member
   static constexpr Duration kRequestWithin = std::chrono::seconds(10);
   // For a connection of a member that is there; libzmq's handshake, which waits, has 5 s in all.
@@ -47,18 +49,33 @@ class Relay {
   // `endpoint`: "tcp://HOST:PORT" as others reach it. It listens at all addresses of this machine,
   // or at HOST where that is a loopback address; port 0: any. Errors begin with "--relay".
   static absl::StatusOr<std::unique_ptr<Relay>> Create(const std::string& endpoint);
+  // Listens for members that this process cannot reach, beside a link that binds `link` and is
+  // reached at `reached`: at the same host, and another port of the link's range, or any.
+  static absl::StatusOr<std::unique_ptr<Relay>> CreateOwn(const std::string& link,
+                                                          const std::string& reached);
+  // Creates the relay of `flag`, or, where that is empty, the process's own one. Null: it has none,
+  // and the log says why.
+  static absl::StatusOr<std::unique_ptr<Relay>> Open(const std::string& flag,
+                                                     const std::string& link,
+                                                     const std::string& reached);
   // Ends all connections.
   ~Relay();
 
   const std::string& address() const { return address_; }  // "HOST:PORT", the real port
   const std::string& secret() const { return secret_; }    // for MakeRelayWord
+  const std::string& near() const { return near_; }        // address_ as this process reaches it
+  bool own() const { return own_; }                        // for links of this process alone
   Counters counters() const;                               // thread-safe
 
  private:
   class Loop;
   Relay() = default;
 
-  std::string address_, secret_;
+  absl::Status Listen(const std::string& what, const std::string& host, PortRange ports,
+                      int connections_max);
+
+  std::string address_, near_, secret_;
+  bool own_ = false;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Listener> listener_;  // last: it calls the loop
 };

@@ -118,6 +118,9 @@ TEST_CASE("an endpoint's ways and a word are read as they were made, and no othe
   const std::string endpoint = "tcp://10.0.0.5:7200," + MakeRelayEndpoint("203.0.113.9:7400", word);
   REQUIRE(ReadLinkWays(endpoint) ==
           std::vector<LinkWay>{{"tcp://10.0.0.5:7200", ""}, {"tcp://203.0.113.9:7400", word}});
+  REQUIRE(DescribeEndpoint("tcp://10.0.0.5:7200,relay://127.0.0.1:0/d.17.w.b") ==
+          "tcp://10.0.0.5:7200, connects itself");
+  REQUIRE(SignRelayText("secret", MakeRelayText({true, "w.rack-3.a_b", 17})) == word);
   REQUIRE(DescribeEndpoint(endpoint) == "tcp://10.0.0.5:7200, relay 203.0.113.9:7400");
   REQUIRE_FALSE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("203.0.113.9:7400", word)));
   REQUIRE(IsLoopback("tcp://127.0.0.1:1," + MakeRelayEndpoint("127.0.0.1:7400", word)));
@@ -136,19 +139,81 @@ TEST_CASE("a member keeps a relay that is not named any more until another one t
   const RelayPlace a{"a", "a:1", "wait-a", "dial-a"}, b{"b", "b:1", "wait-b", "dial-b"};
   const RelayPlace restarted{"a", "a:1", "wait-a2", "dial-a2"}, c{"c", "c:1", "wait-c", "dial-c"};
   std::vector<RelayPlace> relays;
-  REQUIRE_FALSE(TakeRelays({}, &relays));
-  REQUIRE(TakeRelays({a}, &relays));
-  REQUIRE_FALSE(TakeRelays({}, &relays));  // a coordinator that has just started
-  REQUIRE(TakeRelays({b}, &relays));
+  REQUIRE_FALSE(TakeRelays({}, true, &relays));
+  REQUIRE(TakeRelays({a}, true, &relays));
+  REQUIRE_FALSE(TakeRelays({}, true, &relays));  // a coordinator that has just started
+  REQUIRE(TakeRelays({b}, true, &relays));
   REQUIRE(relays == std::vector{b, a});
-  REQUIRE_FALSE(TakeRelays({a, b}, &relays));
-  REQUIRE(TakeRelays({restarted, b}, &relays));
+  REQUIRE_FALSE(TakeRelays({a, b}, true, &relays));
+  REQUIRE(TakeRelays({restarted, b}, true, &relays));
   REQUIRE(relays == std::vector{b, restarted});
-  REQUIRE(TakeRelays({b, c}, &relays));
+  REQUIRE(TakeRelays({b, c}, true, &relays));
   REQUIRE(relays == std::vector{b, c});
   REQUIRE(AddRelays("tcp://h:7", relays) == "tcp://h:7,relay://b:1/dial-b,relay://c:1/dial-c");
   REQUIRE(AddRelays("", relays).empty());
   REQUIRE(ListStandbyWays({b}) == std::vector<LinkWay>{{"tcp://b:1", "wait-b"}});
+}
+
+TEST_CASE(
+    "members' own relays are those of the newest Welcome, and stay through a connection's first") {
+  const RelayPlace a{"a", "a:1", "wait-a", "dial-a"}, w{"w", "w:1", "wait-w", "d.1.m", true};
+  const RelayPlace v{"v", "v:1", "wait-v", "d.1.m", true};
+  std::vector<RelayPlace> relays;
+  REQUIRE(TakeRelays({a, w}, false, &relays));
+  REQUIRE(AddRelays("tcp://h:7", relays) ==
+          "tcp://h:7,relay://127.0.0.1:0/d.1.m,relay://a:1/dial-a");
+  REQUIRE_FALSE(TakeRelays({}, true, &relays));  // a coordinator that has just started
+  REQUIRE(TakeRelays({v}, true, &relays));
+  REQUIRE(relays == std::vector{a, v});
+  REQUIRE(TakeRelays({a}, false, &relays));
+  REQUIRE(AddRelays("tcp://h:7", relays) == "tcp://h:7,relay://a:1/dial-a");
+}
+
+// Lets a worker that `from` cannot reach connect to that one's own relay; returns its endpoint.
+std::string ConnectsItself(const Relay& relay, const std::string& nowhere, TestPeer& from,
+                           TestPeer& peer) {
+  from.link->UseOwnRelay(relay.near(), relay.secret());
+  peer.link->AcceptThrough({WayIn(relay, peer.member.worker)});
+  return nowhere + "," +
+         MakeRelayEndpoint("127.0.0.1:0", MakeRelayText({false, peer.member.worker, 1}));
+}
+
+TEST_CASE(
+    "a worker that another cannot reach connects to it, and both exchange all that they have") {
+  const bool keyed = GENERATE(true, false);
+  auto relay = Relay::CreateOwn("tcp://127.0.0.1:*", "tcp://127.0.0.1:*");
+  REQUIRE(relay.ok());
+  TestPeer a("a", keyed ? Keyed() : PeerLinkOptions()), b("b", keyed ? Keyed() : PeerLinkOptions());
+  b.member.endpoint = ConnectsItself(**relay, kNowhere, a, b);
+  Meet(Plan(1), {&a, &b});
+  for (PeerChannel channel : {PeerChannel::kCommand, PeerChannel::kTensor}) {
+    const std::string text = RandomText(channel == PeerChannel::kCommand ? 100 : 3'000'001);
+    a.Say(b, channel, "h", text);
+    b.Say(a, channel, "h", text);
+    REQUIRE(b.ReceiveText(channel) == text);
+    REQUIRE(a.ReceiveText(channel) == text);
+  }
+  REQUIRE(a.link->FindRelay(b.member) == "*");
+  REQUIRE(a.link->ListUnreached() == std::vector<std::string>{kNowhere});
+  REQUIRE(b.link->ListUnreached().empty());
+  REQUIRE((*relay)->counters().pairs >= 2);  // what a sends; b has connections of its own
+}
+
+TEST_CASE("an address that leads nowhere is listed until it leads somewhere") {
+  TestPeer a("a");
+  PeerLinkOptions options;
+  IslandMember b;
+  {
+    const TestPeer before("b");
+    b = before.member;
+    options.endpoint = before.link->endpoint();
+  }
+  std::thread probe([&] { a.link->Probe({b}, kPatience); });
+  Await([&] { return !a.link->ListUnreached().empty(); });
+  REQUIRE(a.link->ListUnreached() == std::vector{options.endpoint});
+  const TestPeer again("b", options);
+  probe.join();
+  REQUIRE(a.link->ListUnreached().empty());
 }
 
 TEST_CASE("workers that cannot reach each other exchange all that they have through a relay") {

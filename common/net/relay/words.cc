@@ -47,6 +47,11 @@ std::vector<LinkWay> ReadLinkWays(absl::string_view endpoint) {
   return ways;
 }
 
+std::string LinkWay::relay() const {
+  if (word.empty()) return "";
+  return at_own_relay() ? "*" : std::string(absl::StripPrefix(endpoint, "tcp://"));
+}
+
 std::string MakeRelayEndpoint(const std::string& address, const std::string& word) {
   return absl::StrCat(kScheme, address, "/", word);
 }
@@ -54,6 +59,10 @@ std::string MakeRelayEndpoint(const std::string& address, const std::string& wor
 std::string DescribeEndpoint(absl::string_view endpoint) {
   std::string text;
   for (const LinkWay& way : ReadLinkWays(endpoint)) {
+    if (way.at_own_relay()) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "connects itself");
+      continue;
+    }
     absl::StrAppend(&text, text.empty() ? "" : ", ", way.word.empty() ? "" : "relay ",
                     way.word.empty() ? absl::string_view(way.endpoint)
                                      : absl::StripPrefix(way.endpoint, "tcp://"));
@@ -61,10 +70,16 @@ std::string DescribeEndpoint(absl::string_view endpoint) {
   return text;
 }
 
+std::string MakeRelayText(const RelayWord& word) {
+  return absl::StrCat(word.accepts ? "a" : "d", ".", word.incarnation, ".", word.member);
+}
+
+std::string SignRelayText(const std::string& secret, const std::string& text) {
+  return absl::StrCat(text, ".", MakeTag(secret, text));
+}
+
 std::string MakeRelayWord(const std::string& secret, const RelayWord& word) {
-  const std::string named =
-      absl::StrCat(word.accepts ? "a" : "d", ".", word.incarnation, ".", word.member);
-  return absl::StrCat(named, ".", MakeTag(secret, named));
+  return SignRelayText(secret, MakeRelayText(word));
 }
 
 std::optional<RelayWord> ReadRelayWord(const std::string& secret, absl::string_view text) {

@@ -5,6 +5,10 @@
 //
 // A word says what its holder may do at the relay: wait for connections to a member of one
 // incarnation, or connect to it. It is made with the relay's secret, by the coordinator.
+//
+// "relay://127.0.0.1:0/TEXT" stands for the relay of the process that connects: a member that
+// others cannot reach, but that reaches them, waits there. TEXT names the member; its word is made
+// with that relay's secret by its owner.
 
 #ifndef ATOLL_COMMON_NET_RELAY_WORDS_H_
 #define ATOLL_COMMON_NET_RELAY_WORDS_H_
@@ -18,10 +22,15 @@
 
 namespace atl {
 
+inline constexpr char kOwnRelay[] = "tcp://127.0.0.1:0";
+
 struct LinkWay {
   std::string endpoint;  // "tcp://host:port", of the relay where there is a word
   std::string word;      // empty: this is where the link listens
 
+  bool at_own_relay() const { return endpoint == kOwnRelay; }
+  // "host:port" of the relay; "*": our own; empty: none.
+  std::string relay() const;
   bool operator==(const LinkWay&) const = default;
 };
 
@@ -42,6 +51,9 @@ struct RelayWord {
 };
 
 std::string MakeRelayWord(const std::string& secret, const RelayWord& word);
+// Returns a word's text, without what the secret proves.
+std::string MakeRelayText(const RelayWord& word);
+std::string SignRelayText(const std::string& secret, const std::string& text);
 // Nothing: it is no word, or was not made with this secret.
 std::optional<RelayWord> ReadRelayWord(const std::string& secret, absl::string_view text);
 

@@ -17,6 +17,7 @@ struct LinkRates {
 
 // Pushes and pulls tensors that double in size, one at a time, for about `limit` in each direction,
 // and returns the highest rates. A transfer ends after 4 times `limit`: then the error says which.
+// DATA_LOSS: packets as large as the path's ends allow get lost, while small ones arrive.
 // Blocks. Not on the client's network thread.
 absl::StatusOr<LinkRates> MeasureLink(TensorClient& client, const ServerAddress& server,
                                       Duration limit);

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/net/testing/breaking_proxy.h"
 #include "common/net/testing/test_handler.h"
 #include "tests/catch/limits.h"
 
@@ -39,6 +40,19 @@ TEST_CASE("probe_finds_the_direction_that_is_slow") {
   const auto rates = MeasureRates(*link.client, link.address.endpoint, 500ms);
   REQUIRE(rates.status().ToString() == "OK");
   CHECK(rates->pull_bytes_per_s < rates->push_bytes_per_s);
+}
+
+TEST_CASE("probe_of_a_path_that_loses_large_packets_says_so") {
+  TestLink link;
+  BreakingProxy path(link.address.endpoint, /*largest=*/1400);
+  const auto rates = testing::WithGrowingLimit(
+      100ms,
+      [&](Duration limit) {
+        auto client = TensorClient::Create({});
+        return MeasureLink(**client, {path.endpoint(), ""}, limit);
+      },
+      [](const absl::StatusOr<LinkRates>& found) { return absl::IsDataLoss(found.status()); });
+  CHECK(absl::IsDataLoss(rates.status()));
 }
 
 TEST_CASE("pulled_probes_are_limited") {

@@ -81,6 +81,9 @@ class TensorClient : public CountsTransfers, private LinkEnd {
   // Stops, and ends every transfer with Cancelled. No `done` runs after this.
   ~TensorClient();
 
+  using LinkEnd::ListUnreached;
+  using LinkEnd::UseOwnRelay;
+
   // All of these are thread-safe and return at once. `done` runs once, on the network thread (or
   // in the destructor), and must not hold it up: it enqueues, or starts the next transfer. It must
   // not destroy the client.

@@ -24,8 +24,11 @@ namespace atl {
 // Forwards to a tcp endpoint on 127.0.0.1.
 class BreakingProxy {
  public:
-  explicit BreakingProxy(const std::string& endpoint)
-      : to_port_(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))),
+  // `largest`: what comes at once and has more bytes is lost, with all that follows it, as on a
+  // path whose packets are smaller than its ends believe.
+  explicit BreakingProxy(const std::string& endpoint, ssize_t largest = 1 << 30)
+      : largest_(largest),
+        to_port_(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))),
         listener_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address = Loopback(0);
     socklen_t size = sizeof address;
@@ -80,18 +83,20 @@ class BreakingProxy {
         continue;
       }
       const auto brought = brought_.emplace_back(std::make_shared<std::atomic<int64_t>>(0));
-      forwarders_.emplace_back([from, to, brought] { Forward(from, to, *brought); });
-      forwarders_.emplace_back([from, to] {
+      forwarders_.emplace_back([this, from, to, brought] { Forward(from, to, *brought); });
+      forwarders_.emplace_back([this, from, to] {
         std::atomic<int64_t> unused = 0;
         Forward(to, from, unused);
       });
     }
   }
 
-  static void Forward(int from, int to, std::atomic<int64_t>& bytes_forwarded) {
+  void Forward(int from, int to, std::atomic<int64_t>& bytes_forwarded) const {
     std::array<char, 16384> bytes;
+    bool lost = false;
     for (ssize_t size; (size = read(from, bytes.data(), bytes.size())) > 0;) {
-      for (ssize_t done = 0; done < size;) {
+      lost = lost || size > largest_;
+      for (ssize_t done = 0; done < size && !lost;) {
         const ssize_t sent = send(to, bytes.data() + done, size - done, MSG_NOSIGNAL);
         if (sent <= 0) break;
         done += sent;
@@ -101,6 +106,7 @@ class BreakingProxy {
     shutdown(to, SHUT_RDWR);
   }
 
+  const ssize_t largest_;
   const int to_port_;
   const int listener_;
   int port_ = 0;

@@ -11,6 +11,7 @@
 #include "coordinator/core/islands/island_members.h"
 #include "coordinator/core/islands/plans.h"
 #include "coordinator/core/members.h"
+#include "coordinator/core/relays.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/site_data.h"
@@ -369,6 +370,7 @@ void OnHeartbeat(State& s, Worker& worker, const WorkerHeartbeat& message) {
   worker.measuring = CleanText(message.measuring, 200);
   worker.utilisation = message.utilisation;
   NotePullRates(worker, message.pull_rates);
+  NoteUnreached(s, worker, message.unreached);
   OnMemberProgress(s, worker);
   // Most heartbeats change nothing that is stored, and open no job.
   const State::Assignment assignment = s.PeekAssignment(worker);

@@ -12,6 +12,7 @@
 #include "coordinator/core/islands/grouping.h"
 #include "coordinator/core/islands/islands.h"
 #include "coordinator/core/jobs.h"
+#include "coordinator/core/relays.h"
 #include "coordinator/core/rounds/round_length.h"
 #include "coordinator/core/rounds/rounds.h"
 #include "coordinator/core/rounds/signed_rounds.h"
@@ -158,6 +159,7 @@ bool SaysNothingNew(const Job& job, const NodeId& server, const HeldJob& held) {
 }  // namespace
 
 void OnServerHeartbeat(State& s, Server& server, const ServerHeartbeat& message) {
+  NoteUnreached(s, server, message.unreached);
   server.load = message;
   server.load.jobs.clear();
   for (const HeldJob& held : message.jobs) {

@@ -19,7 +19,8 @@ struct Describer {
     if (m.heartbeat_interval != kHeartbeatInterval) {
       absl::StrAppend(&text, ", a heartbeat every ", Seconds(m.heartbeat_interval), " s");
     }
-    for (const RelayPlace& place : m.relays) absl::StrAppend(&text, ", relay ", place.address);
+    for (const RelayPlace& place : m.relays)
+      absl::StrAppend(&text, place.own ? ", connects to " : ", relay ", place.address);
     return text;
   }
   std::string operator()(const Refused& m) const {

@@ -147,6 +147,7 @@ class World {
     std::string replan_reason;
     std::string measuring;
     std::map<NodeId, double> pull_rates;
+    std::vector<std::string> unreached;
     std::vector<PositionRange> leases;
     int64_t request = 1;
     int64_t wanted = 0;

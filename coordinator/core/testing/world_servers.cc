@@ -34,6 +34,7 @@ void World::DoServer(const Command& command) {
     hello.site = command.Text("site");
     hello.relay_address = command.Text("relay");
     hello.relay_secret = "secret";
+    hello.relay_own = command.Int("own", 0) != 0;
     hello.site_only = command.Has("site-only");
     hello.memory_bytes = command.Int("memory", 1'000'000);
     if (!command.Has("stranger")) {

@@ -25,10 +25,11 @@ void World::AttachWorker(const NodeId& name, Worker& worker, const Command& comm
   worker.alive = true;
   worker.silent = false;
   WorkerHello hello;
-  hello.peer_endpoint = absl::StrCat("tcp://", name, ":9");
+  hello.peer_endpoint = absl::StrCat("tcp://", command.Text("host", name), ":9");
   hello.site = command.Text("site");
   hello.relay_address = command.Text("relay");
   hello.relay_secret = "secret";
+  hello.relay_own = command.Int("own", 0) != 0;
   hello.devices.resize(command.Int("devices", 1), {"cpu", 1 << 30, 1});
   hello.mark = worker.mark;
   hello.held = worker.held;
@@ -109,6 +110,9 @@ void World::DoWorker(const Command& command) {
     worker.steps_on = true;
   } else if (verb == "pulls") {
     for (const auto& [at, rate] : command.arguments) worker.pull_rates[at] = std::stod(rate);
+    Heartbeat(name, worker);
+  } else if (verb == "misses") {
+    worker.unreached = {command.Text("address")};
     Heartbeat(name, worker);
   } else if (verb == "beats") {
     worker.measuring = absl::StrReplaceAll(command.Text("measuring"), {{"_", " "}});
@@ -228,6 +232,7 @@ void World::FillServers(const FillShards& order) {
 void World::Heartbeat(const NodeId& name, Worker& worker) {
   WorkerHeartbeat beat;
   beat.measuring = worker.measuring;
+  beat.unreached = worker.unreached;
   for (const auto& [server, rate] : worker.pull_rates) {
     beat.pull_rates.push_back({absl::StrCat("tcp://", server, ":1"), rate});
   }
