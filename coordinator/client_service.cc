@@ -137,6 +137,8 @@ class ClientService::Impl {
 
     Unary* Submit(Context* context, const v1::SubmitRequest* request,
                   v1::SubmitReply* reply) override {
+      const Caller caller = CallerFrom(impl_->access_, *context);
+      const std::string owner = caller.identity ? caller.identity->name : "";
       const auto submit = [=, loop = impl_->loop_](Instant now) -> absl::Status {
         ATOLL_ASSIGN_OR_RETURN(const JobSpec spec, GoodSpec(*request));
         ATOLL_RETURN_IF_ERROR(CheckRoomLeft(kJobBytes));
@@ -144,7 +146,7 @@ class ClientService::Impl {
         loop->Request(
             now,
             [&](int64_t id) {
-              return SubmitJob{id, spec, RandomJobNumber()};
+              return SubmitJob{id, spec, RandomJobNumber(), owner};
             },
             [&](const Reply& r) {
               status = r.status;

@@ -140,25 +140,47 @@ def wait_for_end(cluster, job, what, meanwhile, poll_s):
     raise ClusterError(f"{what} did not end within two hours; logs: {cluster.folder}")
 
 
-def split_corpus(path, count):
-    """Its parts, as texts of as many sites: names of the sites and paths."""
+def flip_labels(text):
+    """The text with every second word in a reversed alphabet: what follows a word is wrong."""
+    letters = bytes(range(ord("a"), ord("z") + 1))
+    words = text.split(b" ")
+    words[1::2] = [word.translate(bytes.maketrans(letters, letters[::-1])) for word in words[1::2]]
+    return b" ".join(words)
+
+
+def split_corpus(path, count, flipped=False):
+    """Its parts, as texts of as many sites: names of the sites and paths. flipped: the last site's text
+    has its labels flipped, and a fiftieth of the corpus validates all sites."""
     with open(path, "rb") as file:
         text = file.read()
-    sites = []
+    sites, more = [], {}
+    if flipped:
+        held, text = text[:len(text) // 50], text[len(text) // 50:]
+        more = {"validation_path": path + ".held"}
+        with open(path + ".held", "wb") as out:
+            out.write(held)
     for i in range(count):
-        sites.append({"site": f"s{i + 1}", "path": f"{path}.{i + 1}"})
+        sites.append({"site": f"s{i + 1}", "path": f"{path}.{i + 1}", **more})
+        part = text[len(text) * i // count:len(text) * (i + 1) // count]
         with open(sites[-1]["path"], "wb") as out:
-            out.write(text[len(text) * i // count:len(text) * (i + 1) // count])
+            out.write(flip_labels(part) if flipped == "last" and i + 1 == count else part)
     return sites
 
 
+def check_hostile(cluster, name):
+    with open(os.path.join(cluster.folder, name + ".log"), encoding="utf-8", errors="replace") as log:
+        if "pushes its pseudo-gradient times" not in log.read():
+            raise ClusterError(f"{name} was to push other values than its own, and did not")
+
+
 def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=None, meanwhile=None,
-              own_texts=False, site_servers=(), text=None, poll_s=0.5):
+              own_texts=False, flipped=False, push_factor=None, site_servers=(), text=None, poll_s=0.5):
     """Trains `spec` with one worker for each list of flags in worker_flags, and one server.
 
     observe(cluster, job) is called when it has ended, before the daemons stop; meanwhile(cluster,
     tokens) every poll_s until then. own_texts: each worker is a site with a text of its own, a part
-    of the corpus. site_servers: sites that have a server of their own. text: a file that has the
+    of the corpus; flipped: as split_corpus has it. push_factor: the last worker is hostile, its pushes
+    are its pseudo-gradients times this. site_servers: sites that have a server of their own. text: a file that has the
     corpus already. Several threads may call this at once; daemons end with the thread."""
     folder = tempfile.mkdtemp(prefix="atoll-islands-")
     corpus = os.path.join(folder, "corpus.txt")
@@ -168,7 +190,7 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
     count = len(worker_flags)
     data = {"path": "corpus.txt"}
     if own_texts:
-        data = {"sites": split_corpus(corpus, count)}
+        data = {"sites": split_corpus(corpus, count, flipped)}
         worker_flags = [[*flags, f"--site=s{i + 1}"] for i, flags in enumerate(worker_flags)]
     spec = merged({"name": "islands", **spec},
                   {"data": data, "outer": {"min_islands": count, "max_islands": count}})
@@ -180,11 +202,17 @@ def run_trial(what, spec, worker_flags, corpus_bytes, export_to=None, observe=No
         cluster.server("ps1")
         for site in site_servers:
             cluster.server(f"{site}-ps", f"--site={site}", "--site-only")
-        for i, flags in enumerate(worker_flags):
+        honest = count if push_factor is None else count - 1
+        for i, flags in enumerate(worker_flags[:honest]):
             cluster.worker(f"w{i + 1}", *flags)
+        for flags in worker_flags[honest:]:
+            cluster.worker("hostile", *flags, program="hostile-worker",
+                           wrapper=("env", f"ATOLL_PUSH_FACTOR={push_factor}"))
         job = cluster.wait_until("the coordinator",
                                  lambda: cluster.atoll("submit", job_file)[1].strip())
         wait_for_end(cluster, job, what, meanwhile, poll_s)
+        if push_factor is not None:
+            check_hostile(cluster, "hostile")
         result = parse_log(cluster.atoll("logs", "--severity=debug", job)[1])
         if observe:
             observe(cluster, job)

@@ -331,6 +331,7 @@ std::string JobText(const v1::Job& job, int decisions) {
   for (const v1::TaskScore& score : s.scores()) {
     absl::StrAppend(&out, "  task ", ScoreText(score), "\n");
   }
+  if (!s.owner().empty()) absl::StrAppend(&out, "  submitted by ", s.owner(), "\n");
   const v1::Ledger& ledger = job.ledger();
   absl::StrAppend(&out, "  data: ",
                   CountText(ledger.committed(), TokenUnit(s) == "images" ? "image" : "sequence"),

@@ -38,6 +38,7 @@
 #include "common/time.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/shards/server_access_cost.h"
+#include "coordinator/core/sharing/quotas.h"
 #include "coordinator/core/views.h"
 
 namespace atl {
@@ -90,6 +91,7 @@ struct CoordinatorOptions {
   // all that it held. Longer than it takes to detect a failed server: of two that fail at about the
   // same time, the second one is waited for.
   Duration copy_grace = std::chrono::seconds(20);
+  std::vector<DeviceQuota> quotas = {};  // of who submits jobs
 };
 
 // ------------------------------------------------------------------------------------ events ----
@@ -109,7 +111,8 @@ struct ConnectionLost {
 struct SubmitJob {
   int64_t request_id = 0;
   JobSpec spec;
-  int64_t number = 0;  // of the job's id, drawn at random; the next one that is free is given
+  int64_t number = 0;      // of the job's id, drawn at random; the next one that is free is given
+  std::string owner = {};  // the user's name by its certificate; empty: not known
 };
 // kAdopt: take over a job that this coordinator does not know from the servers that hold it.
 // kRefill: what a server had of the job is lost; its shards are filled from an island.

@@ -275,6 +275,7 @@ void OnSubmit(State& s, const SubmitJob& request) {
     record.job = *std::move(id);
     record.number = number;
     record.spec = request.spec;
+    record.owner = CleanText(request.owner, 256);
     job.EditProgress().job = record.job;
     job.ledger = std::make_shared<Ledger>(ComputeSequenceBudget(request.spec));
     s.SetState(job, JobState::kQueued, "submitted");

@@ -234,6 +234,7 @@ JobSummary MakeSummary(const State& s, const Job& job) {
   JobSummary summary;
   const ProgressRecord& progress = job.progress;
   summary.job = job.id();
+  summary.owner = job.record.owner;
   summary.state = progress.state;
   summary.reason = progress.reason;
   summary.waiting_for = WaitingFor(s, job);

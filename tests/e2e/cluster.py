@@ -43,6 +43,7 @@ def binary(name):
     """Path of a built program. $ATOLL_BIN may also be a folder of programs alone."""
     paths = {"atoll": "cli/atoll", "atoll-coordinator": "coordinator/atoll-coordinator",
               "atoll-worker": "worker/atoll-worker",
+              "hostile-worker": "bench/outer_quality/hostile-worker",
               "atoll-paramserver": "paramserver/atoll-paramserver"}
     folder = built_folder()
     for candidate in (os.path.join(folder, paths[name]), os.path.join(folder, name)):
@@ -234,9 +235,9 @@ class Cluster:
                          "--name=" + name, "--listen=" + listen,
                          "--memory-bytes=" + memory, *flags, wrapper=wrapper)
 
-    def worker(self, name, *flags, threads=1, process=None, cwd=None, wrapper=()):
+    def worker(self, name, *flags, threads=1, process=None, cwd=None, wrapper=(), program="atoll-worker"):
         """`process`: the daemon's name here, where several are to have one name there."""
-        return self._add(process or name, "atoll-worker", "--coordinator=" + self.address,
+        return self._add(process or name, program, "--coordinator=" + self.address,
                          "--name=" + name, f"--threads={threads}", *flags, wrapper=wrapper, cwd=cwd)
 
     def atoll(self, *arguments, check=True, timeout_s=60):

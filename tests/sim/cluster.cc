@@ -114,11 +114,11 @@ void Cluster::Operate() {
 }
 
 void Cluster::SubmitOther(size_t index) {
-  const JobSpec& spec = world_.options.others[index].spec;
+  const auto& [at, spec, owner] = world_.options.others[index];
   CoordinatorNode& node = world_.coordinator();
   if (world_.checker.KnowsOther(spec.name)) return;
   std::vector<Reply> replies;
-  if (!node.mistaken()) replies = node.Deliver(SubmitJob{7, spec, 1});
+  if (!node.mistaken()) replies = node.Deliver(SubmitJob{7, spec, 1, owner});
   if (replies.empty()) {
     world_.timeline.After(seconds(1), [this, index] { SubmitOther(index); });
   } else if (!replies[0].status.ok()) {
@@ -133,7 +133,8 @@ void Cluster::Submit() {
     world_.timeline.After(seconds(1), [this] { Submit(); });
     return;
   }
-  const auto replies = world_.coordinator().Deliver(SubmitJob{7, world_.options.spec, 1});
+  const auto replies =
+      world_.coordinator().Deliver(SubmitJob{7, world_.options.spec, 1, world_.options.owner});
   if (replies.empty()) {
     world_.timeline.After(seconds(1), [this] { Submit(); });
   } else if (!replies[0].status.ok()) {

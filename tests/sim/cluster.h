@@ -33,6 +33,7 @@ namespace atl::sim {
 struct OtherJob {
   Duration submitted{};
   JobSpec spec;
+  std::string owner = {};
 };
 
 struct ClusterOptions {
@@ -41,6 +42,8 @@ struct ClusterOptions {
   int servers = 2;
   JobSpec spec;
   std::vector<OtherJob> others;  // that share the workers; their names are all different
+  std::vector<DeviceQuota> quotas = {};
+  std::string owner = {};  // of the first job
   NetworkFaults network;
   Duration faults_until = std::chrono::seconds(60);
   Duration crash_every = std::chrono::seconds(20);  // mean, over all nodes; 0: never

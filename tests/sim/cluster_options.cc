@@ -202,6 +202,14 @@ ClusterOptions JobsOptions(uint64_t seed) {
   choose(o.spec);
   // The first one is submitted before one of higher priority.
   o.others[0].spec.schedule.priority = o.spec.schedule.priority + 1;
+  // In every second history two owners have quotas; who owns a job may have none.
+  Rng owners(seed, /*stream=*/761);
+  if (owners.Chance(0.5)) return o;
+  for (const char* owner : {"u0", "u1"}) {
+    o.quotas.push_back({owner, static_cast<int64_t>(owners.Below(4))});
+  }
+  o.owner = absl::StrCat("u", owners.Below(3));
+  for (OtherJob& other : o.others) other.owner = absl::StrCat("u", owners.Below(3));
   return o;
 }
 

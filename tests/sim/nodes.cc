@@ -31,6 +31,7 @@ void CoordinatorNode::Start() {
   CoordinatorOptions options;
   if (!world_.options.moves) options.rebalance_after = std::chrono::hours(1000);
   options.max_shard_bytes = 32;  // 8 elements: some toy layers are cut
+  options.quotas = world_.options.quotas;
   // Every second history decides what follows from members' comings and goings as large clusters
   // do.
   if (world_.options.seed % 2 == 1) options.many_members = 0;

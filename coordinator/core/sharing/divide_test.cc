@@ -29,11 +29,12 @@ class CountedRooms : public Rooms {
 struct Case {
   std::vector<SharingJob> jobs;
   std::vector<SharingUnit> units;
+  std::vector<DeviceQuota> quotas;
   int64_t most = 100;  // workers of a job
 
   size_t AddJob(int64_t priority, int64_t needed, double weight = 1, bool started = true) {
     const JobId id = absl::StrCat("job-", jobs.size());
-    jobs.push_back({id, priority, weight, needed, started, 0, 1000});
+    jobs.push_back({id, priority, weight, needed, started, 0, 1000, 1});
     return jobs.size() - 1;
   }
   void AddWorkers(int count, std::optional<size_t> job = std::nullopt) {
@@ -46,7 +47,7 @@ struct Case {
     }
     CountedRooms rooms(has, most);
     return Divide(
-        jobs, units, [](size_t, const NodeId&) { return true; }, rooms);
+        jobs, quotas, units, [](size_t, const NodeId&) { return true; }, rooms);
   }
 };
 
@@ -107,33 +108,124 @@ TEST_CASE("small_job_uses_what_a_larger_one_waits_with_and_gives_it_back_for_the
   CHECK(ListJobs(c.Divided()) == std::vector<size_t>{1, 1, 1, 1});
 }
 
-TEST_CASE("equal_jobs_share_by_weight_and_the_shares_stay") {
+TEST_CASE("the_job_with_less_work_left_for_its_weight_has_what_is_beyond_gangs") {
   Case c;
-  c.AddJob(0, 1, 3);
-  c.AddJob(0, 1, 1, /*started=*/false);
-  c.AddWorkers(8, 0);
-  for (int round = 0; round < 3; ++round) {
+  c.AddJob(0, 1);
+  c.AddJob(0, 2);
+  c.AddWorkers(6, 0);
+  c.AddWorkers(2, 1);
+  c.jobs[0].work_left = c.jobs[1].work_left = 10;
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 0, 0, 1, 1});
+  SECTION("by its weight") {
+    c.jobs[1].weight = 20;
     const Division division = c.Divided();
-    const std::vector<size_t> jobs = ListJobs(division);
-    CHECK(std::count(jobs.begin(), jobs.end(), size_t{0}) == 6);
-    for (size_t unit = 0; unit < jobs.size(); ++unit) {
-      if (round > 0) CHECK(division.shares[unit].job == c.units[unit].job);
-      c.units[unit].job = jobs[unit];
-    }
-    c.jobs[1].started = true;
+    CHECK(ListJobs(division) == std::vector<size_t>{0, 1, 1, 1, 1, 1, 1, 1});
+    CHECK(division.shares[1].reason ==
+          "job job-1 of the same priority is to end first: for its weight 20 it has 20.0 times "
+          "less work left than this one for 1");
+  }
+  SECTION("by its work") {
+    c.jobs[1].work_left = 5;
+    CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 1, 1, 1, 1, 1, 1, 1});
+  }
+  SECTION("not where the difference is small") {
+    c.jobs[1].work_left = 9;
+    CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 0, 0, 1, 1});
+  }
+  SECTION("not where the work is not known") {
+    c.jobs[1].work_left = 0;
+    CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 0, 0, 1, 1});
+  }
+  SECTION("and idle ones at once") {
+    c.jobs[1].work_left = 9;
+    c.AddWorkers(1);
+    CHECK(ListJobs(c.Divided()).back() == 1);
   }
 }
 
-TEST_CASE("no_worker_moves_by_weight_for_the_last_rounds_of_a_job") {
+TEST_CASE("no_worker_moves_for_the_last_rounds_of_a_job") {
   Case c;
   c.AddJob(0, 1);
   c.AddJob(0, 1);
   c.AddWorkers(5, 0);
   c.AddWorkers(1, 1);
+  c.jobs[1].work_left = 0.1;
+  c.jobs[1].rounds_left = 2;
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 0, 1});
+  // They are fewer with each worker that comes.
+  c.jobs[1].rounds_left = 7;
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 1, 1, 1});
   c.jobs[0].rounds_left = 2;
   CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 0, 1});
-  c.jobs[0].rounds_left = 3;
-  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 1, 1, 1});
+}
+
+TEST_CASE("a_gang_within_its_quota_takes_what_others_borrow_whatever_the_priority") {
+  Case c;
+  c.quotas = {{"a", 2}, {"b", 3}};
+  c.AddJob(9, 1);
+  c.AddJob(0, 2, 1, /*started=*/false);
+  c.jobs[0].quota = 0;
+  c.jobs[1].quota = 1;
+  c.AddWorkers(4, 0);
+  const Division division = c.Divided();
+  CHECK(ListJobs(division) == std::vector<size_t>{0, 0, 1, 1});
+  CHECK(division.shares[3].reason == "job job-1 needs 2 workers: a has 4 devices and a quota of 2");
+  c.jobs[1].needed = 3;  // that would leave the first one less than its quota
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0});
+}
+
+TEST_CASE("a_gang_beyond_its_quota_has_idle_workers_alone_and_comes_last") {
+  Case c;
+  c.quotas = {{"a", 2}};
+  c.AddJob(0, 1);
+  c.AddJob(5, 3, 1, /*started=*/false);
+  c.jobs[1].quota = 0;
+  c.AddWorkers(4, 0);
+  Division division = c.Divided();
+  CHECK(ListJobs(division) == std::vector<size_t>{0, 0, 0, 0});
+  CHECK(division.beyond_quota[1] ==
+        "with this job's least number of workers a has 3 devices and a quota of 2, so it has idle "
+        "ones and those of the same quota alone");
+  c.AddWorkers(3);
+  division = c.Divided();
+  CHECK(ListJobs(division) == std::vector<size_t>{0, 0, 0, 0, 1, 1, 1});
+  CHECK(division.whole == std::vector<bool>{true, true});
+  SECTION("after one without a quota") {
+    c.AddJob(0, 2, 1, /*started=*/false);
+    CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 2, 2, 2});
+  }
+  SECTION("and keeps its islands while no other job needs them") {
+    c.jobs[1].started = true;
+    for (size_t unit = 4; unit < 7; ++unit) c.units[unit].job = 1;
+    CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 0, 0, 0, 1, 1, 1});
+  }
+}
+
+TEST_CASE("quotas_count_devices_and_what_is_beyond_them_goes_to_others_first") {
+  Case c;
+  c.quotas = {{"a", 4}};
+  c.AddJob(0, 1);
+  c.AddJob(0, 1);
+  c.jobs[0].quota = 0;
+  c.jobs[0].work_left = 0.1;
+  c.units = {{{"0"}, 0, 4}, {{"1"}, 1, 4}, {{"2"}, std::nullopt, 4}};
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 1, 1});
+  c.quotas[0].devices = 5;
+  CHECK(ListJobs(c.Divided()) == std::vector<size_t>{0, 1, 0});
+}
+
+TEST_CASE("quotas_are_found_by_name_and_by_the_longest_beginning") {
+  const auto quotas = ParseQuotas({"*=1", "vision-*=16", "vision-a=2"});
+  REQUIRE(quotas.ok());
+  CHECK(FindQuota(*quotas, "vision-a") == size_t{2});
+  CHECK(FindQuota(*quotas, "vision-b") == size_t{1});
+  CHECK(FindQuota(*quotas, "") == size_t{0});
+  CHECK(FindQuota({{"alice", 1}}, "bob") == std::nullopt);
+  for (const std::string text : {"alice", "alice=", "=3", "a*b=3", "alice=-1", "alice=3.5"}) {
+    const auto wrong = ParseQuotas({text});
+    CHECK(wrong.status().code() == absl::StatusCode::kInvalidArgument);
+  }
+  CHECK_FALSE(ParseQuotas({"alice=1", "alice=2"}).ok());
 }
 
 TEST_CASE("worker_that_was_lost_a_moment_ago_is_replaced_by_none_of_other_jobs") {
@@ -166,9 +258,13 @@ TEST_CASE("divisions_come_to_rest_with_the_gangs_of_the_first_jobs") {
     Case c;
     c.most = 1 + draw(9);
     const int64_t jobs = 1 + draw(4);
+    for (int64_t i = draw(2); i > 0; --i) c.quotas.push_back({"", draw(6)});
     for (int64_t i = 0; i < jobs; ++i) {
       c.AddJob(draw(2), std::min(1 + draw(4), c.most), 1 + static_cast<double>(draw(3)),
                draw(1) == 1);
+      c.jobs.back().work_left = static_cast<double>(draw(9));
+      const auto quota = static_cast<size_t>(draw(2));
+      if (quota < c.quotas.size()) c.jobs.back().quota = quota;
     }
     for (int64_t i = draw(12); i > 0; --i) {
       const int64_t job = draw(jobs);
@@ -196,7 +292,7 @@ TEST_CASE("divisions_come_to_rest_with_the_gangs_of_the_first_jobs") {
     }
     for (size_t job = 0; job < c.jobs.size(); ++job) {
       CHECK(division.whole[job] == (has[job] >= c.jobs[job].needed));
-      if (division.whole[job]) continue;
+      if (division.whole[job] || !division.beyond_quota[job].empty()) continue;
       takeable = has[job];
       for (const SharingUnit& unit : c.units) {
         if (!unit.job || c.jobs[*unit.job].priority < c.jobs[job].priority) ++takeable;

@@ -114,8 +114,14 @@ struct Sharing {
   std::vector<IslandCapacity> capacities;  // by job
   int described = 0;                       // waiting jobs, with what keeps each worker from them
 
-  void Add(const Place& place, std::optional<size_t> job, std::vector<NodeId> workers) {
-    units.push_back({std::move(workers), job});
+  void Add(const State& s, const Place& place, std::optional<size_t> job,
+           std::vector<NodeId> workers) {
+    int64_t devices = 0;
+    for (const NodeId& name : workers) {
+      const Worker* worker = s.FindWorker(name);
+      devices += worker == nullptr ? 1 : std::max<int64_t>(1, std::ssize(worker->devices));
+    }
+    units.push_back({std::move(workers), job, devices});
     places.push_back(place);
   }
 };
@@ -137,6 +143,20 @@ double CountRoundsLeft(const Job& job) {
           static_cast<double>(std::max<int64_t>(1, job.occupied_islands())));
 }
 
+// Estimates the arithmetic that the job has left, as parameters that a token uses times tokens; 0:
+// its layers are not known yet.
+double EstimateWorkLeft(const Job& job) {
+  if (!job.record.facts) return 0;
+  const int64_t used = job.record.facts->model.experts_per_token;
+  double elements = 0;
+  for (const LayerSize& layer : job.record.facts->layers) {
+    const int64_t idle = std::max<int64_t>(0, layer.experts - used);
+    elements += static_cast<double>(layer.elements - idle * layer.expert_elements);
+  }
+  return elements * static_cast<double>(job.ledger->free()) *
+         static_cast<double>(job.spec().data.sequence_length);
+}
+
 // Adds a job that can have workers, and those that it has.
 void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& all) {
   const size_t at = all.jobs.size();
@@ -147,7 +167,9 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
                      .needed = NeededWorkers(job.spec()),
                      .started = job.active(),
                      .rounds_left = CountRoundsLeft(job),
-                     .idles = job.stale()};
+                     .work_left = EstimateWorkLeft(job),
+                     .idles = job.stale(),
+                     .quota = FindQuota(s.options.quotas, job.record.owner)};
   int64_t workers = 0;
   for (const auto& [id, island] : job.islands) {
     if (!island.site.empty()) continue;
@@ -161,13 +183,13 @@ void AddJob(State& s, Job& job, const std::vector<NodeId>& candidates, Sharing& 
     std::vector<NodeId> names = {island.worker};
     for (const IslandMember& follower : island.followers) names.push_back(follower.worker);
     workers += std::ssize(names);
-    all.Add({&job, id}, at, std::move(names));
+    all.Add(s, {&job, id}, at, std::move(names));
   }
   // An island that has lost one of its workers goes on: it is no reason to take any from others.
   if (job.active() && TrainingIslands(s, job) >= job.spec().outer.min_islands) {
     sharing.needed = std::min(sharing.needed, workers);
   }
-  for (const NodeId& name : candidates) all.Add({&job, -1}, at, {name});
+  for (const NodeId& name : candidates) all.Add(s, {&job, -1}, at, {name});
   all.jobs.push_back(&job);
   all.sharing.push_back(std::move(sharing));
   all.capacities.emplace_back(s, job);
@@ -205,7 +227,7 @@ Sharing Collect(State& s, const IdleList& idle) {
     AddJob(s, job, candidates[job.id()], all);
   });
   for (const Worker* worker : idle) {
-    if (worker->candidate_for.empty()) all.Add({}, std::nullopt, {worker->record.name});
+    if (worker->candidate_for.empty()) all.Add(s, {}, std::nullopt, {worker->record.name});
   }
   s.shares = all.jobs.size() > 1;
   return all;
@@ -266,6 +288,10 @@ void Release(State& s, Job& job, Worker& worker, const std::string& reason) {
                         reason);
 }
 
+void AppendQuota(const std::string& beyond, std::string& waiting_for) {
+  if (!beyond.empty()) absl::StrAppend(&waiting_for, "; ", beyond);
+}
+
 // A job whose gang is complete in idle workers begins.
 void ScheduleQueued(State& s, Sharing& all, const Division& division, size_t at) {
   Job& job = *all.jobs[at];
@@ -289,6 +315,7 @@ void ScheduleQueued(State& s, Sharing& all, const Division& division, size_t at)
   job.waiting_for = WaitsForWorkers(s, job, idle, all);
   if (leaving > 0) absl::StrAppend(&job.waiting_for, "; ", leaving, " are to leave other jobs");
   job.waiting_for += WhoHasThem(s, all, at);
+  AppendQuota(division.beyond_quota[at], job.waiting_for);
 }
 
 // The workers of a job that prepares are taken from it: it waits for others.
@@ -323,6 +350,7 @@ bool CarryOut(State& s, Sharing& all, const Division& division) {
       ScheduleQueued(s, all, division, at);
     } else if (job.active()) {
       job.waiting_for = division.whole[at] ? "" : WhoHasThem(s, all, at);
+      if (!division.whole[at]) AppendQuota(division.beyond_quota[at], job.waiting_for);
     }
   }
   for (size_t unit = 0; unit < all.units.size(); ++unit) {
@@ -379,7 +407,7 @@ bool DivideOnce(State& s) {
   Sharing all = Collect(s, idle);
   Capacities rooms(s, all.capacities);
   const Division division = Divide(
-      all.sharing, all.units,
+      all.sharing, s.options.quotas, all.units,
       [&](size_t at, const NodeId& name) {
         const Job& job = *all.jobs[at];
         return CanUse(s, job, name) && (job.spec().data.sites.empty() ||

@@ -23,6 +23,13 @@ void Begin(World& w, const std::vector<NodeId>& workers) {
   for (const NodeId& name : workers) w.Do(absl::StrCat("worker ", name, " ready"));
 }
 
+void EditWeight(World& w, const JobId& job, int64_t weight) {
+  JobSpec spec = w.Job(job).spec;
+  spec.schedule.weight = weight;
+  w.HandleEvent(ChangeSettings{1, job, spec, "schedule.weight"});
+  REQUIRE(w.reply().ok());
+}
+
 // Three workers train the first job, and the last of them has leased data when a job of higher
 // priority comes that needs two.
 struct Preempted : World {
@@ -226,23 +233,52 @@ TEST_CASE("job_below_its_minimum_waits_until_it_has_its_workers_back") {
   CHECK(Has(w, 1, "b"));
 }
 
-TEST_CASE("jobs_of_equal_priority_share_by_weight_which_may_change") {
+TEST_CASE("the_job_of_equal_priority_with_less_work_for_its_weight_has_workers_first") {
   World w;
   w.StartJob({"ps-0"}, {"a", "b", "c", "d"}, "min=1 tokens=4000");
-  w.Do("submit name=two min=1 tokens=4000");
-  Begin(w, {"d", "c"});
+  EditWeight(w, "lm-1", 2);
+  w.Do("submit name=two min=1 tokens=3900");
+  Begin(w, {"d"});
+  CHECK(w.Job("two-2").islands.size() == 1);  // its gang
+  EditWeight(w, "two-2", 4);
+  CHECK(w.Job().summary.active_islands == 1);
   CHECK(Has(w, 0, "a"));
-  CHECK(Has(w, 1, "b"));
-  CHECK(w.Job("two-2").islands.size() == 2);
-  JobSpec spec = w.Job().spec;
-  spec.schedule.weight = 4;
-  w.HandleEvent(ChangeSettings{1, "lm-1", spec, "schedule.weight = 4"});
-  REQUIRE(w.reply().ok());
-  w.DoLines({"servers answer", "worker c beats", "worker d beats", "worker c prepared",
-             "worker d prepared"});
-  int64_t occupied = 0;
-  for (const IslandView& island : w.Job().islands) occupied += island.incarnation != 0 ? 1 : 0;
-  CHECK(occupied == 3);
+  SECTION("also when the weight changes") {
+    EditWeight(w, "lm-1", 100);
+    w.DoLines({"worker b beats", "worker b prepared", "worker c beats", "worker c prepared"});
+    CHECK(Has(w, 1, "b"));
+    CHECK(Has(w, 2, "c"));
+  }
+}
+
+TEST_CASE("jobs_have_idle_workers_beyond_their_owners_quota_until_others_need_them") {
+  CoordinatorOptions options;
+  options.quotas = {{"alice", 1}, {"bob", 1}, {"carol", 2}};
+  World w(options);
+  w.StartJob({"ps-0"}, {"a", "b", "c"}, "min=1 tokens=4000 priority=5 owner=alice");
+  CHECK(w.Job().summary.owner == "alice");
+  w.Do("submit name=large min=2 max=2 tokens=400 priority=9 owner=bob");
+  CHECK(GetState(w, "large-2") == JobState::kQueued);
+  CHECK(HasText(w.Job("large-2").summary.waiting_for, "bob has 2 devices and a quota of 1"));
+  w.Do("submit name=two min=2 max=2 tokens=400 owner=carol");
+  CHECK(GetState(w, "two-3") == JobState::kPreparing);
+  CHECK(Has(w, 0, "a"));
+  CHECK(w.Job().summary.active_islands == 1);
+  for (const IslandId island : {1, 2}) CHECK(w.Island(island).steps_redone == 0);
+  Begin(w, {"b", "c"});
+  SECTION("after a restart it is the same") {
+    w.DoLines({"coordinator restarts", "server ps-0 attaches incarnation=1",
+               "worker a attaches incarnation=1", "worker b attaches incarnation=1",
+               "worker c attaches incarnation=1", "servers answer", "wait 20"});
+    CHECK(Has(w, 0, "b", "two-3"));
+    CHECK(Has(w, 1, "c", "two-3"));
+    CHECK(w.Job().summary.owner == "alice");
+  }
+  SECTION("a job of no quota goes before one beyond its own") {
+    w.DoLines({"submit name=free min=2 max=2 tokens=400", "cancel two-3"});
+    CHECK(GetState(w, "free-4") == JobState::kPreparing);
+    CHECK(GetState(w, "large-2") == JobState::kQueued);
+  }
 }
 
 TEST_CASE("a_small_job_runs_on_what_a_larger_one_cannot_use_yet") {

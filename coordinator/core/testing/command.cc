@@ -149,6 +149,7 @@ JobSpec ParseJobSpec(const Command& command) {
   spec.outer.adaptive_grace = command.Has("adaptive-grace");
   spec.outer.clip_norm = command.Real("clip", 0);
   spec.outer.merge = command.Text("merge", "mean");
+  spec.outer.reject_outliers = !command.Has("keep-outliers");
   spec.outer.max_share = command.Real("max-share", 1);
   spec.outer.balance_steps = !command.Has("no-balance");
   if (command.Has("quantised-pulls")) spec.outer.pull_encoding = Encoding::kInt4;

@@ -237,8 +237,10 @@ void World::Deliver(const ToWorker& to) {
   if (const auto* forget = std::get_if<ForgetJob>(&to.message)) {
     std::erase(worker.held, forget->job);
   }
-  if (const auto* prepare = std::get_if<PrepareJob>(&to.message))
+  if (const auto* prepare = std::get_if<PrepareJob>(&to.message)) {
     worker.job_to_prepare = prepare->job;
+    worker.preparation = prepare->request;
+  }
   if (const auto* order = std::get_if<IslandOrder>(&to.message)) {
     if (order->generation != worker.order.generation || order->job != worker.order.job) {
       worker.leases.clear();
@@ -292,7 +294,7 @@ void World::Deliver(const ToServer& to) {
 
 void World::Submit(const Command& command) {
   submitted_ = command.Int("number", submitted_ + 1);
-  Step(SubmitJob{1, ParseJobSpec(command), submitted_});
+  Step(SubmitJob{1, ParseJobSpec(command), submitted_, command.Text("owner")});
 }
 
 void World::Wait(int64_t seconds) {

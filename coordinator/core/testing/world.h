@@ -28,7 +28,7 @@
 //          [quantised-pulls]
 //          [from=JOB[@VERSION]]             begins with that job's parameters
 //          [island=site|all|auto] [fragments=N] [expert-fragments=N] [site-rounds=N]
-//          [priority=N] [weight=N]
+//          [priority=N] [weight=N] [owner=NAME] [keep-outliers]
 //          [exclude=a,b/1] [pinned=oslo]    what layout.exclude and layout.sites name
 //          [per-island=N] [sites=oslo,rome] [set=NAME]    sequences are of 10 tokens; sites have
 //                                           data of their own; a validation set
@@ -99,6 +99,8 @@ class World {
   const IslandOrder& Order(const NodeId& worker) { return workers_[worker].order; }
   const MemberOrder& Membership(const NodeId& worker) { return workers_[worker].member; }
   const std::vector<PositionRange>& Leases(const NodeId& worker) { return workers_[worker].leases; }
+  // The number of the worker's newest PrepareJob, which grows.
+  int64_t Preparation(const NodeId& worker) { return workers_[worker].preparation; }
   const ClusterMark& GetClusterMark(const NodeId& worker) { return workers_[worker].mark; }
   const absl::Status& reply() const { return reply_; }
   // Returns what the core has stored.
@@ -131,6 +133,7 @@ class World {
     bool alive = false;
     bool silent = false;
     JobId job_to_prepare;
+    int64_t preparation = 0;
     IslandOrder order;
     MemberOrder member;         // job empty: it follows no leader
     bool set_up = false;        // under the plan of `order` or `member`
