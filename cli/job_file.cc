@@ -11,13 +11,13 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cli/read_text.h"
 #include "common/model/job_model.h"
 #include "common/path_pattern.h"
 #include "common/protocol/outer_optimizer.h"
 #include "common/protocol/wire.h"
 #include "common/toml_message.h"
 #include "coordinator/plan_io/plan_message.h"
+#include "coordinator/plan_io/read_text.h"
 #include "proto/job.pb.h"
 
 namespace atl::cli {

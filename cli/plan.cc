@@ -14,7 +14,6 @@
 #include "cli/model/named_model.h"
 #include "cli/pictures/plan_tables.h"
 #include "cli/preview.h"
-#include "cli/read_text.h"
 #include "cli/text/output.h"
 #include "cli/write_file.h"
 #include "common/model/job_model.h"
@@ -23,6 +22,7 @@
 #include "coordinator/plan_io/cluster_file.h"
 #include "coordinator/plan_io/plan_message.h"
 #include "coordinator/plan_io/profile_file.h"
+#include "coordinator/plan_io/read_text.h"
 #include "coordinator/planning/island_scope.h"
 #include "coordinator/planning/objective.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/files.h"
+#include "common/net/control/grpc_status.h"
 #include "common/status.h"
 #include "proto/backup.grpc.pb.h"
 
@@ -18,10 +19,6 @@ namespace atl {
 namespace {
 
 constexpr int64_t kPartBytes = 1 << 20;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 // Makes the copy on a thread of its own, then sends it part by part. Deletes itself.
 class BackupStream : public grpc::ServerWriteReactor<v1::BackupPart> {
@@ -95,11 +92,9 @@ class Refusal : public grpc::ServerWriteReactor<v1::BackupPart> {
   void OnDone() override { delete this; }
 };
 
-}  // namespace
-
-class BackupService::Impl : public v1::Backups::CallbackService {
+class BackupService : public v1::Backups::CallbackService {
  public:
-  Impl(const Store* store, std::string copy) : store_(store), copy_(std::move(copy)) {}
+  BackupService(const Store* store, std::string copy) : store_(store), copy_(std::move(copy)) {}
 
   grpc::ServerWriteReactor<v1::BackupPart>* Make(grpc::CallbackServerContext*,
                                                  const v1::BackupRequest*) override {
@@ -116,10 +111,10 @@ class BackupService::Impl : public v1::Backups::CallbackService {
   std::atomic<bool> busy_ = false;
 };
 
-BackupService::BackupService(const Store* store, std::string copy)
-    : impl_(std::make_unique<Impl>(store, std::move(copy))) {}
-BackupService::~BackupService() = default;
+}  // namespace
 
-grpc::Service* BackupService::service() { return impl_.get(); }
+std::unique_ptr<grpc::Service> NewBackupService(const Store* store, std::string copy) {
+  return std::make_unique<BackupService>(store, std::move(copy));
+}
 
 }  // namespace atl

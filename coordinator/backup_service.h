@@ -12,18 +12,8 @@
 
 namespace atl {
 
-class BackupService {
- public:
-  // `store` outlives this. The copy that is sent lies at `copy` meanwhile.
-  BackupService(const Store* store, std::string copy);
-  ~BackupService();
-
-  grpc::Service* service();
-
- private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
-};
+// `store` outlives it. The copy that is sent lies at `copy` meanwhile.
+std::unique_ptr<grpc::Service> NewBackupService(const Store* store, std::string copy);
 
 }  // namespace atl
 

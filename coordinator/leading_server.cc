@@ -48,8 +48,8 @@ class Leader : public LeadingServer {
         members_(loop_.get(), access_),
         client_service_(loop_.get(), access_),
         keys_(access_, [this] { members_.SendKeys(); }),
-        trust_(access_),
-        backups_(&loop_->store(), state_dir + "/coordinator.db.backup") {
+        trust_(NewTrustService(access_)),
+        backups_(NewBackupService(&loop_->store(), state_dir + "/coordinator.db.backup")) {
     access_->on_revoked = [this] {
       members_.EndRevoked();
       members_.SendKeys();  // what is announced meanwhile may wait, not this
@@ -68,8 +68,8 @@ class Leader : public LeadingServer {
                            GrpcListener::Bind("--listen", options.listen, credentials, &builder));
     for (grpc::Service* service : members_.services()) builder.RegisterService(service);
     for (grpc::Service* service : client_service_.services()) builder.RegisterService(service);
-    builder.RegisterService(backups_.service());
-    builder.RegisterService(trust_.service());
+    builder.RegisterService(backups_.get());
+    builder.RegisterService(trust_.get());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
@@ -223,8 +223,7 @@ class Leader : public LeadingServer {
   MemberService members_;
   ClientService client_service_;
   KeyStorer keys_;
-  TrustService trust_;
-  BackupService backups_;
+  const std::unique_ptr<grpc::Service> trust_, backups_;
   std::string state_dir_;
   std::unique_ptr<GrpcListener> listener_;
   std::unique_ptr<grpc::Server> server_;

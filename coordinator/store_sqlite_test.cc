@@ -10,7 +10,7 @@
 
 #include "common/protocol/limits.h"
 #include "coordinator/store_backup.h"
-#include "coordinator/store_testing.h"
+#include "coordinator/testing/store_cases.h"
 #include "coordinator/wire.h"
 #include "tests/faults/io_faults.h"
 

@@ -9,7 +9,7 @@
 #include "coordinator/etcd/testing/etcd_server.h"
 #include "coordinator/store_backup.h"
 #include "coordinator/store_sqlite.h"
-#include "coordinator/store_testing.h"
+#include "coordinator/testing/store_cases.h"
 
 namespace atl {
 namespace {

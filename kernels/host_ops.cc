@@ -184,15 +184,6 @@ ATOLL_KERNEL(ToBfloat16Block, (const float* from, Bfloat16* to, int64_t n), (fro
   for (int64_t i = whole; i < n; ++i) to[i] = last[i - whole];
 }
 
-ATOLL_KERNEL(FromBfloat16Block, (const Bfloat16* from, float* to, int64_t n), (from, to, n)) {
-  const int64_t whole = n - n % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) simd::Store(to + i, simd::FromBfloat16<V>(from + i));
-  if (whole == n) return;
-  Bfloat16 last[kLanes] = {};
-  for (int64_t i = whole; i < n; ++i) last[i - whole] = from[i];
-  simd::StoreFirst(to + whole, simd::FromBfloat16<V>(last), n - whole);
-}
-
 // PlainFrom of delta `d` of `count`, whose decoding requests what the update changes kTile elements
 // later, up to `end`: neither waits for the other.
 template <class Update>
@@ -281,16 +272,6 @@ void ToBfloat16(std::span<const float> from, std::span<Bfloat16> to, ThreadPool&
   pool.For(Tasks(size), [&](int64_t task, int) {
     const int64_t begin = task * kTaskElements;
     ToBfloat16Block(from.data() + begin, to.data() + begin, std::min(kTaskElements, size - begin));
-  });
-}
-
-void FromBfloat16(std::span<const Bfloat16> from, std::span<float> to, ThreadPool& pool) {
-  ATOLL_CHECK(from.size() == to.size());
-  const int64_t size = static_cast<int64_t>(from.size());
-  pool.For(Tasks(size), [&](int64_t task, int) {
-    const int64_t begin = task * kTaskElements;
-    FromBfloat16Block(from.data() + begin, to.data() + begin,
-                      std::min(kTaskElements, size - begin));
   });
 }
 

@@ -46,7 +46,6 @@ void GramMatrix(std::span<const DeltaView> deltas, std::span<double> gram, Threa
 
 // Rounds to nearest even; a NaN stays a NaN. REQUIRES: equal sizes.
 void ToBfloat16(std::span<const float> from, std::span<Bfloat16> to, ThreadPool& pool);
-void FromBfloat16(std::span<const Bfloat16> from, std::span<float> to, ThreadPool& pool);
 
 }  // namespace atl
 

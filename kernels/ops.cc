@@ -37,11 +37,14 @@ void CheckOptionalAct(const Tensor& x, const char* name, int64_t rows, int64_t c
   if (x.rows != 0 || x.present()) CheckAct(x, name, rows, cols, like);
 }
 
-// Rows are so many parts of `width` columns.
-void CheckParts(const Tensor& x, int64_t width, const Tensor& rstd) {
+// Rows are so many parts of `width` columns; one, with a mean.
+void CheckNorm(const Tensor& x, int64_t width, const Tensor& mean, const Tensor& rstd) {
   ATOLL_CHECK(width > 0 && x.cols % width == 0, x.cols, " columns are not parts of ", width);
   CheckF32(rstd, "rstd", x.cols / width, x.rows);
   ATOLL_CHECK(rstd.contiguous(), "rstd must be contiguous");
+  if (mean.rows == 0) return;
+  ATOLL_CHECK(width == x.cols, "means are of whole rows");
+  CheckF32(mean, "mean", 1, x.rows);
 }
 
 void CheckSequences(int64_t rows, int64_t seq_len, int64_t position_offset, const Tensor& starts) {
@@ -136,51 +139,27 @@ void EmbeddingBackwardWeight::Check() const {
   if (dtypes.present()) CheckF32(dtypes, "dtypes", dtypes.rows, dy.cols);
 }
 
-void RmsNormForward::Check() const {
+void NormForward::Check() const {
   CheckAct(x, "x", x.rows, x.cols, x);
   CheckAct(w, "w", 1, w.cols, x);
+  if (centred()) CheckAct(b, "b", 1, w.cols, x);
   CheckAct(y, "y", x.rows, x.cols, x);
-  CheckParts(x, w.cols, rstd);
+  CheckNorm(x, w.cols, mean, rstd);
 }
 
-void RmsNormBackwardInput::Check() const {
+void NormBackwardInput::Check() const {
   CheckAct(dy, "dy", x.rows, x.cols, x);
   CheckAct(w, "w", 1, w.cols, x);
-  CheckParts(x, w.cols, rstd);
+  CheckNorm(x, w.cols, mean, rstd);
   CheckOptionalAct(add, "add", x.rows, x.cols, x);
   CheckAct(dx, "dx", x.rows, x.cols, x);
 }
 
-void RmsNormBackwardWeight::Check() const {
+void NormBackwardWeight::Check() const {
   CheckAct(dy, "dy", x.rows, x.cols, x);
-  CheckParts(x, dw.cols, rstd);
+  CheckNorm(x, dw.cols, mean, rstd);
   CheckF32(dw, "dw", 1, dw.cols);
-}
-
-void LayerNormForward::Check() const {
-  CheckAct(x, "x", x.rows, x.cols, x);
-  CheckAct(w, "w", 1, x.cols, x);
-  CheckAct(b, "b", 1, x.cols, x);
-  CheckAct(y, "y", x.rows, x.cols, x);
-  CheckF32(mean, "mean", 1, x.rows);
-  CheckF32(rstd, "rstd", 1, x.rows);
-}
-
-void LayerNormBackwardInput::Check() const {
-  CheckAct(dy, "dy", x.rows, x.cols, x);
-  CheckAct(w, "w", 1, x.cols, x);
-  CheckF32(mean, "mean", 1, x.rows);
-  CheckF32(rstd, "rstd", 1, x.rows);
-  CheckOptionalAct(add, "add", x.rows, x.cols, x);
-  CheckAct(dx, "dx", x.rows, x.cols, x);
-}
-
-void LayerNormBackwardWeight::Check() const {
-  CheckAct(dy, "dy", x.rows, x.cols, x);
-  CheckF32(mean, "mean", 1, x.rows);
-  CheckF32(rstd, "rstd", 1, x.rows);
-  CheckF32(dw, "dw", 1, x.cols);
-  CheckF32(db, "db", 1, x.cols);
+  if (centred()) CheckF32(db, "db", 1, dw.cols);
 }
 
 void Rope::Check() const {
@@ -203,14 +182,16 @@ void AttentionBackward::Check() const {
 
 void GatedForward::Check() const {
   CheckAct(gate, "gate", y.rows, y.cols, y);
-  CheckAct(up, "up", y.rows, y.cols, y);
+  CheckOptionalAct(up, "up", y.rows, y.cols, y);
   CheckAct(y, "y", y.rows, y.cols, y);
 }
 
 void GatedBackward::Check() const {
-  for (const Tensor* x : {&gate, &up, &dy, &dgate, &dup}) {
-    CheckAct(*x, "a tensor of SwiGLU", dy.rows, dy.cols, dy);
-  }
+  for (const Tensor* x : {&gate, &dy, &dgate})
+    CheckAct(*x, "a tensor of a gate", dy.rows, dy.cols, dy);
+  for (const Tensor* x : {&up, &dup})
+    CheckOptionalAct(*x, "a tensor of a gate", dy.rows, dy.cols, dy);
+  ATOLL_CHECK(up.present() == dup.present(), "up and its gradient come together");
 }
 
 void SoftcapForward::Check() const {
@@ -223,17 +204,6 @@ void SoftcapBackward::Check() const {
   for (const Tensor* t : {&x, &dy, &dx})
     CheckAct(*t, "a tensor of soft caps", dy.rows, dy.cols, dy);
   ATOLL_CHECK(cap > 0);
-}
-
-void GeluForward::Check() const {
-  CheckAct(x, "x", y.rows, y.cols, y);
-  CheckAct(y, "y", y.rows, y.cols, y);
-  ATOLL_CHECK(kind != Activation::kNone);
-}
-
-void GeluBackward::Check() const {
-  for (const Tensor* t : {&x, &dy, &dx}) CheckAct(*t, "a tensor of GELU", dy.rows, dy.cols, dy);
-  ATOLL_CHECK(kind != Activation::kNone);
 }
 
 void AddScaled::Check() const {
@@ -287,10 +257,10 @@ void CheckUpdate(const Tensor& grad, const Tensor& grad_scale, const Tensor& par
 
 }  // namespace
 
-void AdamW::Check() const {
-  for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of AdamW", param);
+void AdamStep::Check() const {
+  for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of AdamStep", param);
   CheckUpdate(grad, grad_scale, param_copy);
-  ATOLL_CHECK(step >= 1, "AdamW counts steps from 1");
+  ATOLL_CHECK(step >= 1, "AdamStep counts steps from 1");
 }
 
 void MomentumStep::Check() const {
@@ -301,12 +271,6 @@ void MomentumStep::Check() const {
   CheckUpdate(grad, grad_scale, param_copy);
   const bool updates = param.present() || grad.data == nullptr;
   ATOLL_CHECK(updates || (weight_decay == 0 && !param_copy.present()), "nothing to update");
-}
-
-void LambStep::Check() const {
-  for (const Tensor* x : {&param, &grad, &m, &v}) CheckFlat(*x, "a buffer of LAMB", param);
-  CheckUpdate(grad, grad_scale, param_copy);
-  ATOLL_CHECK(step >= 1, "LAMB counts steps from 1");
 }
 
 void LambNorms::Check() const {

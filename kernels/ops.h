@@ -106,68 +106,43 @@ struct EmbeddingBackwardWeight {
 };
 
 // ---- RMSNorm: y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), of each of the k parts of each
-// row: k heads, or 1. ----
+// row: k heads, or 1. With a mean LayerNorm, whose k is 1: y = (x - mean) * rstd * w + b, rstd = 1
+// / sqrt(variance + eps). ----
 
-struct RmsNormForward {
+struct NormForward {
   Tensor x;     // act [N, k C]
   Tensor w;     // act [1, C]
+  Tensor b;     // act [1, C]; with a mean
   Tensor y;     // act [N, k C]; may be x
+  Tensor mean;  // f32 [1, N], kept for backward; optional
   Tensor rstd;  // f32 [k, N], kept for backward
   float eps = 1e-5f;
+  bool centred() const { return mean.rows != 0; }
   void Check() const;
 };
 
 // B: dx = add + gradient of the norm.
-struct RmsNormBackwardInput {
+struct NormBackwardInput {
   Tensor dy;    // act [N, k C]
   Tensor x;     // act [N, k C]
   Tensor w;     // act [1, C]
+  Tensor mean;  // f32 [1, N]; as in forward
   Tensor rstd;  // f32 [k, N]
   Tensor add;   // act [N, k C]; optional
   Tensor dx;    // act [N, k C]; may be dy or add
+  bool centred() const { return mean.rows != 0; }
   void Check() const;
 };
 
-// W: dw += sum over rows and their parts of dy * x * rstd.
-struct RmsNormBackwardWeight {
+// W: dw += sum over rows and their parts of dy * (x - mean) * rstd, db += sum over rows of dy.
+struct NormBackwardWeight {
   Tensor dy;    // act [N, k C]
   Tensor x;     // act [N, k C]
+  Tensor mean;  // f32 [1, N]; as in forward
   Tensor rstd;  // f32 [k, N]
   Tensor dw;    // f32 [1, C]
-  void Check() const;
-};
-
-// ---- LayerNorm: y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps) per row. ----
-
-struct LayerNormForward {
-  Tensor x;     // act [N, C]
-  Tensor w;     // act [1, C]
-  Tensor b;     // act [1, C]
-  Tensor y;     // act [N, C]; may be x
-  Tensor mean;  // f32 [1, N], kept for backward
-  Tensor rstd;  // f32 [1, N], kept for backward
-  float eps = 1e-5f;
-  void Check() const;
-};
-
-struct LayerNormBackwardInput {
-  Tensor dy;    // act [N, C]
-  Tensor x;     // act [N, C]
-  Tensor w;     // act [1, C]
-  Tensor mean;  // f32 [1, N]
-  Tensor rstd;  // f32 [1, N]
-  Tensor add;   // act [N, C]; optional
-  Tensor dx;    // act [N, C]; may be dy or add
-  void Check() const;
-};
-
-struct LayerNormBackwardWeight {
-  Tensor dy;    // act [N, C]
-  Tensor x;     // act [N, C]
-  Tensor mean;  // f32 [1, N]
-  Tensor rstd;  // f32 [1, N]
-  Tensor dw;    // f32 [1, C]
-  Tensor db;    // f32 [1, C]
+  Tensor db;    // f32 [1, C]; with a mean
+  bool centred() const { return mean.rows != 0; }
   void Check() const;
 };
 
@@ -230,37 +205,22 @@ struct AttentionBackward {
 
 // ---- Elementwise ----
 
-// y = activation(gate) * up.
+// y = activation(gate) * up, without `up` activation(gate).
 struct GatedForward {
-  Tensor gate;                          // act [N, F]
-  Tensor up;                            // act [N, F]
-  Tensor y;                             // act [N, F]; may be gate or up
-  Activation kind = Activation::kSilu;  // or kGeluTanh
+  Tensor gate;  // act [N, F]
+  Tensor up;    // act [N, F]; optional
+  Tensor y;     // act [N, F]; may be gate or up
+  Activation kind = Activation::kSilu;
   void Check() const;
 };
 
 struct GatedBackward {
   Tensor gate;   // act [N, F]
-  Tensor up;     // act [N, F]
+  Tensor up;     // act [N, F]; as in forward
   Tensor dy;     // act [N, F]
   Tensor dgate;  // act [N, F]; may be any of the inputs
-  Tensor dup;    // act [N, F]; likewise, but not dgate
+  Tensor dup;    // act [N, F]; likewise, but not dgate; absent as `up` is
   Activation kind = Activation::kSilu;
-  void Check() const;
-};
-
-struct GeluForward {
-  Tensor x;  // act [N, F]
-  Tensor y;  // act [N, F]; may be x
-  Activation kind = Activation::kGeluTanh;
-  void Check() const;
-};
-
-struct GeluBackward {
-  Tensor x;   // act [N, F]
-  Tensor dy;  // act [N, F]
-  Tensor dx;  // act [N, F]; may be x or dy
-  Activation kind = Activation::kGeluTanh;
   void Check() const;
 };
 
@@ -352,7 +312,12 @@ struct CrossEntropySums {
 
 // PyTorch's AdamW (decoupled decay) on one flat buffer, each byte moved once.
 // `step` counts from 1. The gradient is multiplied by *grad_scale (read on the device) first.
-struct AdamW {
+//
+// With `lamb` the step of LAMB (You et al. 2020). With m' and v', the moments without their bias:
+//   direction = m' / (sqrt(v') + eps) + weight_decay * param
+//   param = param - lr * direction
+// The trust ratio of a matrix is in `lr`.
+struct AdamStep {
   Tensor param;
   Tensor grad;
   Tensor m;           // first moment
@@ -366,6 +331,7 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 0;
   bool zero_grad = false;  // also set grad to zero, ready for the next step's accumulation
+  bool lamb = false;
   void Check() const;
 };
 
@@ -390,27 +356,9 @@ struct MomentumStep {
   void Check() const;
 };
 
-// LAMB (You et al. 2020). With AdamW's moments m and v, and m' and v' without their bias:
-//   direction = m' / (sqrt(v') + eps) + weight_decay * param
-//   param = param - lr * direction
-// The trust ratio of a matrix is in `lr`.
-struct LambStep {
-  Tensor param, grad, m, v;
-  Tensor grad_scale;  // f32 [1, 1]; optional
-  Tensor param_copy;  // bf16; optional
-  int64_t step = 0;   // of this update, from 1
-  double lr = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-6;
-  double weight_decay = 0;
-  bool zero_grad = false;
-  void Check() const;
-};
-
 // Norms of what `step` would do. Only the sums change: sums += {sum of param^2, of direction^2}.
 struct LambNorms {
-  LambStep step;
+  AdamStep step;
   Tensor sums;  // f32 [1, 2]
   void Check() const;
 };
@@ -451,19 +399,14 @@ struct ClipScale {
   LIBRARY(LinearBackwardWeight)                         \
   PLAIN(EmbeddingForward)                               \
   SCRATCH(EmbeddingBackwardWeight)                      \
-  PLAIN(RmsNormForward)                                 \
-  PLAIN(RmsNormBackwardInput)                           \
-  SCRATCH(RmsNormBackwardWeight)                        \
-  PLAIN(LayerNormForward)                               \
-  PLAIN(LayerNormBackwardInput)                         \
-  SCRATCH(LayerNormBackwardWeight)                      \
+  PLAIN(NormForward)                                    \
+  PLAIN(NormBackwardInput)                              \
+  SCRATCH(NormBackwardWeight)                           \
   PLAIN(Rope)                                           \
   LIBRARY(AttentionForward)                             \
   LIBRARY(AttentionBackward)                            \
   PLAIN(GatedForward)                                   \
   PLAIN(GatedBackward)                                  \
-  PLAIN(GeluForward)                                    \
-  PLAIN(GeluBackward)                                   \
   PLAIN(SoftcapForward)                                 \
   PLAIN(SoftcapBackward)                                \
   PLAIN(AddScaled)                                      \
@@ -472,9 +415,8 @@ struct ClipScale {
   SCRATCH(CrossEntropy)                                 \
   PLAIN(CrossEntropyMax)                                \
   PLAIN(CrossEntropySums)                               \
-  PLAIN(AdamW)                                          \
+  PLAIN(AdamStep)                                       \
   PLAIN(MomentumStep)                                   \
-  PLAIN(LambStep)                                       \
   SCRATCH(LambNorms)                                    \
   PLAIN(Normalize)                                      \
   SCRATCH(SumOfSquares)                                 \

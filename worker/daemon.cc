@@ -466,7 +466,10 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
   RefusedHolders refused;
   attach.on_keys = [&refused](const v1::ClientKeys& keys) { refused.Set(keys.refused()); };
   Monitored monitored =
-      metrics.ForServer([&loop] { loop.TryPost(Tick{}); }, [&loop] { return loop.queued(); });
+      metrics.ForServer([&loop] { loop.TryPost(Tick{}); },
+                        [&loop](MetricsWriter& writer) {
+                          writer.Add(kEventQueue, static_cast<double>(loop.queued()));
+                        });
   monitored.admits = [&refused](const std::string& shown) { return refused.Check(shown); };
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> monitor,
                          ServeMetrics(options.metrics_listen, options.tls, monitored));

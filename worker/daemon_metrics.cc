@@ -1,7 +1,5 @@
 #include "worker/daemon_metrics.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 namespace atl::worker {
@@ -17,11 +15,6 @@ void DaemonMetrics::NoteHeartbeat(const WorkerHeartbeat& heartbeat, bool paused,
   progress_ = heartbeat.progress;
   paused_ = paused;
   compute_queue_ = compute_queue;
-}
-
-void DaemonMetrics::NoteConnection(bool connected) {
-  const std::lock_guard lock(mutex_);
-  connected_ = connected;
 }
 
 void DaemonMetrics::NoteEdges(const std::array<int64_t, kPeerEndpointsMax>& sent_bytes) {
@@ -50,9 +43,6 @@ void AddExperts(const IslandProgress& p, MetricsWriter& writer) {
 }  // namespace
 
 void DaemonMetrics::Collect(MetricsWriter& writer) const {
-  writer.AddDisk(state_dir_);
-  const std::lock_guard lock(mutex_);
-  writer.Add(kConnected, connected_ ? 1 : 0);
   writer.Add(kWorkerDevices, static_cast<double>(devices_));
   writer.Add(kWorkerStepSeconds, steps_);
   writer.Add(kWorkQueue, static_cast<double>(compute_queue_), {{"queue", "compute"}});
@@ -81,20 +71,6 @@ void DaemonMetrics::Collect(MetricsWriter& writer) const {
     writer.Add(kDeviceLimitBytes, static_cast<double>(device.limit_bytes),
                {{"device", device.device}});
   }
-}
-
-Monitored DaemonMetrics::ForServer(std::function<void()> wake, std::function<size_t()> queued) {
-  Monitored monitored;
-  monitored.collect = [this, queued = std::move(queued)](MetricsWriter& writer) {
-    Collect(writer);
-    writer.Add(kEventQueue, static_cast<double>(queued()));
-  };
-  monitored.healthy = [this, wake = std::move(wake)] { return pulse_.Turns(wake); };
-  monitored.why_not_ready = [this] {
-    const std::lock_guard lock(mutex_);
-    return std::string(connected_ ? "" : "not connected to the coordinator");
-  };
-  return monitored;
 }
 
 }  // namespace atl::worker

@@ -194,17 +194,18 @@ void Activations(Bench& b) {
   const Tensor db = b.Make(DType::kFloat32, 1, kChannels);
   const Tensor table = b.Make(DType::kFloat32, 2048, 128);
   b.Row("convert", 2 * one, Convert{x, y});
-  b.Row("rms_norm", 2 * one, RmsNormForward{x, w, y, rstd});
-  b.Row("rms_norm_b", 4 * one, RmsNormBackwardInput{x, y, w, rstd, z, u});
-  b.Row("rms_norm_w", 2 * one, RmsNormBackwardWeight{x, y, rstd, dw});
-  b.Row("layer_norm", 2 * one, LayerNormForward{x, w, bias, y, mean, rstd});
-  b.Row("layer_norm_b", 4 * one, LayerNormBackwardInput{x, y, w, mean, rstd, z, u});
-  b.Row("layer_norm_w", 2 * one, LayerNormBackwardWeight{x, y, mean, rstd, dw, db});
+  b.Row("rms_norm", 2 * one, NormForward{.x = x, .w = w, .y = y, .rstd = rstd});
+  b.Row("rms_norm_b", 4 * one, NormBackwardInput{x, y, w, {}, rstd, z, u});
+  b.Row("rms_norm_w", 2 * one, NormBackwardWeight{x, y, {}, rstd, dw, {}});
+  b.Row("layer_norm", 2 * one, NormForward{x, w, bias, y, mean, rstd});
+  b.Row("layer_norm_b", 4 * one, NormBackwardInput{x, y, w, mean, rstd, z, u});
+  b.Row("layer_norm_w", 2 * one, NormBackwardWeight{x, y, mean, rstd, dw, db});
   b.Row("rope", 2 * one, Rope{.x = x, .table = table, .seq_len = 2048});
   b.Row("swiglu", 3 * one, GatedForward{x, y, z});
   b.Row("swiglu_b", 5 * one, GatedBackward{x, y, z, u, v});
-  b.Row("gelu", 2 * one, GeluForward{x, y});
-  b.Row("gelu_b", 3 * one, GeluBackward{x, y, z});
+  b.Row("gelu", 2 * one, GatedForward{.gate = x, .y = y, .kind = Activation::kGeluTanh});
+  b.Row("gelu_b", 3 * one,
+        GatedBackward{.gate = x, .dy = y, .dgate = z, .kind = Activation::kGeluTanh});
   b.Row("add_scaled", 3 * one, AddScaled{x, y, z});
   b.Release();
 }
@@ -224,14 +225,14 @@ void TheRest(Bench& b) {
   const Tensor v = b.Zeroes(DType::kFloat32, 1, parameters);
   const Tensor copy = b.Make(kHalf, 1, parameters), sum = b.Make(DType::kFloat32, 1, 1);
   b.Row("adamw", 34.0 * parameters,
-        AdamW{.param = param,
-              .grad = grad,
-              .m = m,
-              .v = v,
-              .param_copy = copy,
-              .step = 10,
-              .lr = 1e-4,
-              .zero_grad = true});
+        AdamStep{.param = param,
+                 .grad = grad,
+                 .m = m,
+                 .v = v,
+                 .param_copy = copy,
+                 .step = 10,
+                 .lr = 1e-4,
+                 .zero_grad = true});
   b.Row("sum_of_squares", 4.0 * parameters, SumOfSquares{param, sum});
   b.Row("delta_bf16", 10.0 * parameters, AddScaled{param, grad, copy, -1.0f});
   b.Release();

@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/job_file.h"
-#include "cli/read_text.h"
 #include "cli/text/output.h"
 #include "cli/text/table.h"
 #include "cli/write_file.h"
@@ -21,6 +20,7 @@
 #include "common/number_text.h"
 #include "common/protocol/wire.h"
 #include "coordinator/plan_io/cluster_file.h"
+#include "coordinator/plan_io/read_text.h"
 #include "rehearsal/answer.h"
 #include "rehearsal/picture.h"
 

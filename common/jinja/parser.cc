@@ -74,6 +74,11 @@ class Parser {
     statement->bodies.push_back(outside ? Outside({end}) : Until({end}));
     EndBlock(end);
   }
+  // The body of an else, if there is one, and the block `end`.
+  void ElseBody(const char* end, Statement* statement) {
+    if (in_.ok() && in_.TakeName("else")) return LastBody(end, false, statement);
+    EndBlock(end);
+  }
   // Ends the block whose last word is `word`.
   void EndBlock(const char* word) {
     if (in_.ok() && !in_.TakeName(word)) {
@@ -113,11 +118,7 @@ class Parser {
       statement->bodies.push_back(Until({"elif", "else", "endif"}));
       more = in_.TakeName("elif");
     }
-    if (in_.ok() && in_.TakeName("else")) {
-      LastBody("endif", false, statement.get());
-    } else {
-      EndBlock("endif");
-    }
+    ElseBody("endif", statement.get());
     return statement;
   }
 
@@ -145,11 +146,7 @@ class Parser {
     ++loops_;
     statement->bodies.push_back(Until({"else", "endfor"}));
     --loops_;
-    if (in_.ok() && in_.TakeName("else")) {
-      LastBody("endfor", false, statement.get());
-    } else {
-      EndBlock("endfor");
-    }
+    ElseBody("endfor", statement.get());
     return statement;
   }
 

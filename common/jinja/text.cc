@@ -278,32 +278,14 @@ std::optional<std::string> ToLower(std::string_view text) {
 std::string FloatText(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  const double size = std::abs(value);
+  const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
   char buffer[64];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
-  std::string_view text(buffer, static_cast<size_t>(end.ptr - buffer));
-  const bool negative = text[0] == '-';
-  if (negative) text.remove_prefix(1);
-  const size_t e = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
-  std::string digits(1, text[0]);
-  if (e > 2) digits += text.substr(2, e - 2);
-  const auto count = static_cast<int>(digits.size());
-  std::string result;
-  if (exponent < -4 || exponent >= 16) {
-    result = digits.substr(0, 1);
-    if (count > 1) absl::StrAppend(&result, ".", digits.substr(1));
-    absl::StrAppendFormat(&result, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
-  } else if (exponent < 0) {
-    result = absl::StrCat("0.", std::string(static_cast<size_t>(-exponent - 1), '0'), digits);
-  } else if (count <= exponent + 1) {
-    result =
-        absl::StrCat(digits, std::string(static_cast<size_t>(exponent + 1 - count), '0'), ".0");
-  } else {
-    const auto whole = static_cast<size_t>(exponent + 1);
-    result = absl::StrCat(digits.substr(0, whole), ".", digits.substr(whole));
-  }
-  return negative ? "-" + result : result;
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
+  std::string text(buffer, end.ptr);
+  if (plain && text.find('.') == text.npos) text += ".0";
+  return text;
 }
 
 std::optional<std::string> ToText(const Value& value) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/metrics/names.h"
 
 namespace atl {
 namespace {
@@ -29,6 +30,31 @@ bool LoopPulse::Turns(const std::function<void()>& wake) {
   std::unique_lock lock(mutex_);
   return beaten_.wait_until(lock, std::chrono::steady_clock::now() + kTurnLimit,
                             [&] { return beats_ > before; });
+}
+
+void MemberMetrics::NoteConnection(bool connected) {
+  const std::lock_guard lock(mutex_);
+  connected_ = connected;
+}
+
+Monitored MemberMetrics::ForServer(std::function<void()> wake,
+                                   std::function<void(MetricsWriter&)> add_queues) {
+  Monitored monitored;
+  monitored.collect = [this, add_queues = std::move(add_queues)](MetricsWriter& writer) {
+    writer.AddDisk(state_folder_);
+    {
+      const std::lock_guard lock(mutex_);
+      writer.Add(kConnected, connected_ ? 1 : 0);
+      Collect(writer);
+    }
+    add_queues(writer);
+  };
+  monitored.healthy = [this, wake = std::move(wake)] { return pulse_.Turns(wake); };
+  monitored.why_not_ready = [this] {
+    const std::lock_guard lock(mutex_);
+    return std::string(connected_ ? "" : "not connected to the coordinator");
+  };
+  return monitored;
 }
 
 HttpReply AnswerMonitor(const Monitored& monitored, const std::string& path) {

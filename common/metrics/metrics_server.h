@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "common/http/http_server.h"
 #include "common/metrics/metrics.h"
@@ -36,6 +37,30 @@ struct Monitored {
   // Decides whether the holder of this certificate, which the authority has signed, may read
   // /metrics; the error says why not. An empty function: all holders may.
   std::function<absl::Status(const std::string& certificate)> admits;
+};
+
+// Metrics that the daemons of all members report, besides their own. Thread-safe.
+class MemberMetrics {
+ public:
+  explicit MemberMetrics(std::string state_folder) : state_folder_(std::move(state_folder)) {}
+  virtual ~MemberMetrics() = default;
+
+  void NoteConnection(bool connected);  // to the coordinator
+  LoopPulse& pulse() { return pulse_; }
+
+  // `wake` makes the daemon's loop turn; `add_queues` adds the lengths of its queues, on the
+  // server's threads. This outlives the server.
+  Monitored ForServer(std::function<void()> wake, std::function<void(MetricsWriter&)> add_queues);
+
+ protected:
+  virtual void Collect(MetricsWriter& writer) const = 0;  // mutex_ is held
+
+  mutable std::mutex mutex_;
+
+ private:
+  const std::string state_folder_;
+  LoopPulse pulse_;
+  bool connected_ = false;  // guarded by mutex_
 };
 
 // Answers one of the server's three paths; other paths get a reply with status 404.

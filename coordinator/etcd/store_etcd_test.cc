@@ -15,7 +15,7 @@
 #include "common/trust/authority.h"
 #include "coordinator/etcd/stored.h"
 #include "coordinator/etcd/testing/etcd_server.h"
-#include "coordinator/store_testing.h"
+#include "coordinator/testing/store_cases.h"
 #include "coordinator/trust/access_control.h"
 #include "coordinator/wire.h"
 #include "tests/catch/limits.h"

@@ -1,22 +1,19 @@
 #include "coordinator/plan_io/cluster_file.h"
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "absl/strings/escaping.h"
 #include "common/status.h"
 #include "common/toml_message.h"
 #include "coordinator/plan_io/links.h"
+#include "coordinator/plan_io/read_text.h"
 
 namespace atl {
 namespace {
 
 constexpr int64_t kPayloadBytes = 8'000'000;
-constexpr size_t kMaxFileBytes = 64 << 20;
+constexpr int64_t kFileBytesMax = 64 << 20;
 
 // Reads what a job may send over the link in a day.
 absl::Status ReadLimit(const v1::Link& link, const std::set<std::string>& sites,
@@ -122,22 +119,7 @@ absl::StatusOr<plan::Cluster> ToCluster(const v1::ClusterSpec& spec, const Measu
 }
 
 absl::StatusOr<v1::ClusterSpec> LoadClusterSpec(const std::string& path) {
-  std::error_code none;
-  if (std::filesystem::is_directory(path, none)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is a folder; give the cluster file in it"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return absl::NotFoundError(absl::StrCat(path, ": cannot open: ", std::strerror(errno)));
-  std::string text;
-  char block[1 << 16];
-  while (file.read(block, sizeof(block)) || file.gcount() > 0) {
-    text.append(block, static_cast<size_t>(file.gcount()));
-    if (text.size() > kMaxFileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 64 MB"));
-    }
-  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadText(path, kFileBytesMax));
   return ParseClusterToml(text, path);
 }
 

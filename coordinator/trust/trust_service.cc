@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/net/control/grpc_status.h"
 #include "coordinator/trust/authorizer.h"
 #include "coordinator/watchers.h"
 #include "proto/trust.grpc.pb.h"
@@ -11,18 +12,12 @@ namespace {
 
 constexpr size_t kAuditEntriesMax = 1'000'000;
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
-
-}  // namespace
-
-class TrustService::Impl : public v1::Trust::CallbackService {
+class TrustService : public v1::Trust::CallbackService {
  public:
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
 
-  explicit Impl(AccessControl* access) : access_(access) {}
+  explicit TrustService(AccessControl* access) : access_(access) {}
 
   Unary* Join(Context* context, const v1::JoinRequest* request, v1::JoinReply* reply) override {
     return Answer(context, access_->Join(Caller(context), *request), reply);
@@ -89,8 +84,10 @@ class TrustService::Impl : public v1::Trust::CallbackService {
   AccessControl* const access_;
 };
 
-TrustService::TrustService(AccessControl* access) : impl_(std::make_unique<Impl>(access)) {}
-TrustService::~TrustService() = default;
-grpc::Service* TrustService::service() { return impl_.get(); }
+}  // namespace
+
+std::unique_ptr<grpc::Service> NewTrustService(AccessControl* access) {
+  return std::make_unique<TrustService>(access);
+}
 
 }  // namespace atl

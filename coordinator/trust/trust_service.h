@@ -3,30 +3,16 @@
 #ifndef ATOLL_COORDINATOR_TRUST_TRUST_SERVICE_H_
 #define ATOLL_COORDINATOR_TRUST_TRUST_SERVICE_H_
 
+#include <grpcpp/impl/service_type.h>
+
 #include <memory>
 
 #include "coordinator/trust/access_control.h"
 
-namespace grpc {
-class Service;
-}
-
 namespace atl {
 
-class TrustService {
- public:
-  // `access` must outlive the gRPC server.
-  explicit TrustService(AccessControl* access);
-  ~TrustService();
-
-  // Returns the service to be registered with the server, which must be shut down before this is
-  // destroyed.
-  grpc::Service* service();
-
- private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
-};
+// `access` outlives the service.
+std::unique_ptr<grpc::Service> NewTrustService(AccessControl* access);
 
 }  // namespace atl
 

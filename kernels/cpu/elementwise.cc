@@ -28,11 +28,13 @@ ATOLL_KERNEL(RopeRow, (float* x, const float* table, int64_t heads, int64_t half
   }
 }
 
+// up null for ones, here and below.
 ATOLL_KERNEL(GatedRun, (Activation kind, const float* gate, const float* up, float* y, int64_t n),
              (kind, gate, up, y, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V g = LoadUpTo<V>(gate + i, n - i);
-    StoreUpTo(y + i, simd::Activate(kind, g) * LoadUpTo<V>(up + i, n - i), n - i);
+    V active = simd::Activate(kind, LoadUpTo<V>(gate + i, n - i));
+    if (up != nullptr) active *= LoadUpTo<V>(up + i, n - i);
+    StoreUpTo(y + i, active, n - i);
   }
 }
 
@@ -55,10 +57,10 @@ ATOLL_KERNEL(GatedBackwardRun,
               float* dup, int64_t n),
              (kind, gate, up, dy, dgate, dup, n)) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    const V g = LoadUpTo<V>(gate + i, n - i), u = LoadUpTo<V>(up + i, n - i);
-    const V d = LoadUpTo<V>(dy + i, n - i);
-    StoreUpTo(dgate + i, d * u * simd::ActivateDerivative(kind, g), n - i);
-    StoreUpTo(dup + i, d * simd::Activate(kind, g), n - i);
+    const V g = LoadUpTo<V>(gate + i, n - i), d = LoadUpTo<V>(dy + i, n - i);
+    const V dactive = up == nullptr ? d : d * LoadUpTo<V>(up + i, n - i);
+    StoreUpTo(dgate + i, dactive * simd::ActivateDerivative(kind, g), n - i);
+    if (dup != nullptr) StoreUpTo(dup + i, d * simd::Activate(kind, g), n - i);
   }
 }
 
@@ -73,21 +75,6 @@ ATOLL_KERNEL(SoftcapBackwardRun, (const float* x, const float* dy, float* dx, fl
   for (int64_t i = 0; i < n; i += kLanes) {
     const V t = simd::Tanh(LoadUpTo<V>(x + i, n - i) / cap);
     StoreUpTo(dx + i, LoadUpTo<V>(dy + i, n - i) * (1.0f - t * t), n - i);
-  }
-}
-
-ATOLL_KERNEL(GeluRun, (Activation kind, const float* x, float* y, int64_t n), (kind, x, y, n)) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    StoreUpTo(y + i, simd::Activate(kind, LoadUpTo<V>(x + i, n - i)), n - i);
-  }
-}
-
-ATOLL_KERNEL(GeluBackwardRun,
-             (Activation kind, const float* x, const float* dy, float* dx, int64_t n),
-             (kind, x, dy, dx, n)) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const V derivative = simd::ActivateDerivative(kind, LoadUpTo<V>(x + i, n - i));
-    StoreUpTo(dx + i, derivative * LoadUpTo<V>(dy + i, n - i), n - i);
   }
 }
 
@@ -182,8 +169,8 @@ void CpuBackend::Run(Stream&, const GatedForward& op) {
   op.Check();
   const bool flat = op.gate.contiguous() && op.up.contiguous() && op.y.contiguous();
   ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    GatedRun(op.kind, Pointer(op.gate, row, col), Pointer(op.up, row, col), Pointer(op.y, row, col),
-             n);
+    GatedRun(op.kind, Pointer(op.gate, row, col), PointerOrNull(op.up, row, col),
+             Pointer(op.y, row, col), n);
   });
 }
 
@@ -192,10 +179,10 @@ void CpuBackend::Run(Stream&, const GatedBackward& op) {
   const bool flat = op.gate.contiguous() && op.up.contiguous() && op.dy.contiguous() &&
                     op.dgate.contiguous() && op.dup.contiguous();
   ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    const float *gate = Pointer(op.gate, row, col), *up = Pointer(op.up, row, col);
+    const float *gate = Pointer(op.gate, row, col), *up = PointerOrNull(op.up, row, col);
     const float* dy = Pointer(op.dy, row, col);
-    float *dgate = Pointer(op.dgate, row, col), *dup = Pointer(op.dup, row, col);
-    if (op.kind == Activation::kSilu) {
+    float *dgate = Pointer(op.dgate, row, col), *dup = PointerOrNull(op.dup, row, col);
+    if (op.kind == Activation::kSilu && up != nullptr) {
       SwigluBackwardRun(gate, up, dy, dgate, dup, n);
     } else {
       GatedBackwardRun(op.kind, gate, up, dy, dgate, dup, n);
@@ -217,23 +204,6 @@ void CpuBackend::Run(Stream&, const SoftcapBackward& op) {
   ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
     SoftcapBackwardRun(Pointer(op.x, row, col), Pointer(op.dy, row, col), Pointer(op.dx, row, col),
                        op.cap, n);
-  });
-}
-
-void CpuBackend::Run(Stream&, const GeluForward& op) {
-  op.Check();
-  const bool flat = op.x.contiguous() && op.y.contiguous();
-  ForRuns(pool_, op.y.rows, op.y.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    GeluRun(op.kind, Pointer(op.x, row, col), Pointer(op.y, row, col), n);
-  });
-}
-
-void CpuBackend::Run(Stream&, const GeluBackward& op) {
-  op.Check();
-  const bool flat = op.x.contiguous() && op.dy.contiguous() && op.dx.contiguous();
-  ForRuns(pool_, op.dy.rows, op.dy.cols, flat, [&](int64_t row, int64_t col, int64_t n) {
-    GeluBackwardRun(op.kind, Pointer(op.x, row, col), Pointer(op.dy, row, col),
-                    Pointer(op.dx, row, col), n);
   });
 }
 

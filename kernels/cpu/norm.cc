@@ -133,88 +133,66 @@ int64_t PartialFloats(int64_t rows, int64_t cols) { return Blocks(rows, kPartial
 
 }  // namespace
 
-void CpuBackend::Run(Stream&, const RmsNormForward& op) {
+void CpuBackend::Run(Stream&, const NormForward& op) {
   op.Check();
   const int64_t width = op.w.cols;
   ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t c = 0; c < op.x.cols; c += width) {
-        RmsNormRow(Pointer(op.x, n, c), op.w.f32(), Pointer(op.y, n, c),
-                   Pointer(op.rstd, c / width, n), width, op.eps);
-      }
-    }
-  });
-}
-
-void CpuBackend::Run(Stream&, const RmsNormBackwardInput& op) {
-  op.Check();
-  const int64_t width = op.w.cols;
-  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t c = 0; c < op.x.cols; c += width) {
-        RmsNormBackwardRow(Pointer(op.dy, n, c), Pointer(op.x, n, c), op.w.f32(),
-                           PointerOrNull(op.add, n, c), Pointer(op.dx, n, c),
-                           *Pointer(op.rstd, c / width, n), width);
-      }
-    }
-  });
-}
-
-int64_t CpuBackend::WorkspaceBytes(const RmsNormBackwardWeight& op) const {
-  return PartialFloats(op.x.rows, op.dw.cols) * sizeof(float);
-}
-
-void CpuBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace workspace) {
-  op.Check();
-  const int64_t width = op.dw.cols;
-  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, width));
-  SumRows(
-      pool_, op.x.rows, width, scratch,
-      [&](int64_t n, float* partial) {
-        for (int64_t c = 0; c < op.x.cols; c += width) {
-          RmsNormWeightRow(Pointer(op.dy, n, c), Pointer(op.x, n, c), partial,
-                           *Pointer(op.rstd, c / width, n), width);
+        const float* const x = Pointer(op.x, n, c);
+        float *const y = Pointer(op.y, n, c), *const rstd = Pointer(op.rstd, c / width, n);
+        if (op.centred()) {
+          LayerNormRow(x, op.w.f32(), op.b.f32(), y, Pointer(op.mean, 0, n), rstd, width, op.eps);
+        } else {
+          RmsNormRow(x, op.w.f32(), y, rstd, width, op.eps);
         }
-      },
-      [&](int64_t i, float sum) { op.dw.f32()[i] += sum; });
-}
-
-void CpuBackend::Run(Stream&, const LayerNormForward& op) {
-  op.Check();
-  ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      LayerNormRow(Pointer(op.x, n), op.w.f32(), op.b.f32(), Pointer(op.y, n),
-                   Pointer(op.mean, 0, n), Pointer(op.rstd, 0, n), op.x.cols, op.eps);
+      }
     }
   });
 }
 
-void CpuBackend::Run(Stream&, const LayerNormBackwardInput& op) {
+void CpuBackend::Run(Stream&, const NormBackwardInput& op) {
   op.Check();
+  const int64_t width = op.w.cols;
   ForRowBlocks(pool_, op.x.rows, op.x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      LayerNormBackwardRow(Pointer(op.dy, n), Pointer(op.x, n), op.w.f32(),
-                           PointerOrNull(op.add, n), Pointer(op.dx, n), *Pointer(op.mean, 0, n),
-                           *Pointer(op.rstd, 0, n), op.x.cols);
+      for (int64_t c = 0; c < op.x.cols; c += width) {
+        const float *const dy = Pointer(op.dy, n, c), *const x = Pointer(op.x, n, c);
+        const float* const add = PointerOrNull(op.add, n, c);
+        float* const dx = Pointer(op.dx, n, c);
+        const float rstd = *Pointer(op.rstd, c / width, n);
+        if (op.centred()) {
+          LayerNormBackwardRow(dy, x, op.w.f32(), add, dx, *Pointer(op.mean, 0, n), rstd, width);
+        } else {
+          RmsNormBackwardRow(dy, x, op.w.f32(), add, dx, rstd, width);
+        }
+      }
     }
   });
 }
 
-int64_t CpuBackend::WorkspaceBytes(const LayerNormBackwardWeight& op) const {
-  return PartialFloats(op.x.rows, 2 * op.x.cols) * sizeof(float);
+int64_t CpuBackend::WorkspaceBytes(const NormBackwardWeight& op) const {
+  return PartialFloats(op.x.rows, (op.centred() ? 2 : 1) * op.dw.cols) * sizeof(float);
 }
 
-void CpuBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace workspace) {
+void CpuBackend::Run(Stream&, const NormBackwardWeight& op, Workspace workspace) {
   op.Check();
-  const int64_t cols = op.x.cols;
-  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, 2 * cols));
-  SumRows(
-      pool_, op.x.rows, 2 * cols, scratch,
-      [&](int64_t n, float* partial) {
-        LayerNormWeightRow(Pointer(op.dy, n), Pointer(op.x, n), partial, partial + cols,
-                           *Pointer(op.mean, 0, n), *Pointer(op.rstd, 0, n), cols);
-      },
-      [&](int64_t i, float sum) { (i < cols ? op.dw.f32()[i] : op.db.f32()[i - cols]) += sum; });
+  const int64_t width = op.dw.cols, sums = (op.centred() ? 2 : 1) * width;
+  float* scratch = Scratch<float>(workspace, PartialFloats(op.x.rows, sums));
+  const auto add_row = [&](int64_t n, float* partial) {
+    for (int64_t c = 0; c < op.x.cols; c += width) {
+      const float *const dy = Pointer(op.dy, n, c), *const x = Pointer(op.x, n, c);
+      const float rstd = *Pointer(op.rstd, c / width, n);
+      if (op.centred()) {
+        LayerNormWeightRow(dy, x, partial, partial + width, *Pointer(op.mean, 0, n), rstd, width);
+      } else {
+        RmsNormWeightRow(dy, x, partial, rstd, width);
+      }
+    }
+  };
+  SumRows(pool_, op.x.rows, sums, scratch, add_row, [&](int64_t i, float sum) {
+    (i < width ? op.dw.f32()[i] : op.db.f32()[i - width]) += sum;
+  });
 }
 
 }  // namespace atl

@@ -69,7 +69,7 @@ struct AdamFactors {
   float step;     // of AdamW: lr / (1 - beta1^step); of LAMB: without lr
   float rsqrt2;   // 1 / sqrt(1 - beta2^step)
   float eps, lr;  // lr: of LAMB alone
-  bool zero_grad;
+  bool zero_grad, lamb;
 };
 
 template <class V>
@@ -86,21 +86,7 @@ ATOLL_INLINE AdamMoments<V> AdamMomentsAt(const float* grad, const float* m, con
   return {first, second, first * f.step / (simd::Sqrt(second) * f.rsqrt2 + f.eps)};
 }
 
-ATOLL_KERNEL(AdamWRun,
-             (float* param, float* grad, float* m, float* v, Bfloat16* copy, int64_t n,
-              const AdamFactors& f),
-             (param, grad, m, v, copy, n, f)) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t rest = n - i;
-    const AdamMoments<V> moments = AdamMomentsAt<V>(grad, m, v, i, rest, f);
-    StoreUpTo(m + i, moments.first, rest);
-    StoreUpTo(v + i, moments.second, rest);
-    StoreParam(param, copy, i, LoadUpTo<V>(param + i, rest) * f.decay - moments.step, rest);
-    if (f.zero_grad) StoreUpTo(grad + i, V{}, rest);
-  }
-}
-
-ATOLL_KERNEL(LambRun,
+ATOLL_KERNEL(AdamRun,
              (float* param, float* grad, float* m, float* v, Bfloat16* copy, int64_t n,
               const AdamFactors& f),
              (param, grad, m, v, copy, n, f)) {
@@ -110,7 +96,9 @@ ATOLL_KERNEL(LambRun,
     const V old = LoadUpTo<V>(param + i, rest);
     StoreUpTo(m + i, moments.first, rest);
     StoreUpTo(v + i, moments.second, rest);
-    StoreParam(param, copy, i, old - (moments.step + old * f.decay) * f.lr, rest);
+    StoreParam(param, copy, i,
+               f.lamb ? old - (moments.step + old * f.decay) * f.lr : old * f.decay - moments.step,
+               rest);
     if (f.zero_grad) StoreUpTo(grad + i, V{}, rest);
   }
 }
@@ -289,41 +277,29 @@ Bfloat16* CopyBehind(const Tensor& x, int64_t begin) {
   return x.present() ? x.as<Bfloat16>() + begin : nullptr;
 }
 
-// Makes the factors of AdamW or LAMB, without the learning rate and the decay.
-template <typename Op>
-AdamFactors MakeAdamFactors(const Op& op) {
-  const auto step = static_cast<double>(op.step);
+AdamFactors MakeAdamFactors(const AdamStep& op) {
+  const auto count = static_cast<double>(op.step);
   return {.grad_scale = GetGradScale(op.grad_scale),
           .beta1 = static_cast<float>(op.beta1),
           .beta2 = static_cast<float>(op.beta2),
           .rest1 = static_cast<float>(1 - op.beta1),
           .rest2 = static_cast<float>(1 - op.beta2),
-          .decay = static_cast<float>(op.weight_decay),
-          .step = static_cast<float>(1 / (1 - std::pow(op.beta1, step))),
-          .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(op.beta2, step))),
+          .decay = static_cast<float>(op.lamb ? op.weight_decay : 1 - op.lr * op.weight_decay),
+          .step = static_cast<float>((op.lamb ? 1 : op.lr) / (1 - std::pow(op.beta1, count))),
+          .rsqrt2 = static_cast<float>(1 / std::sqrt(1 - std::pow(op.beta2, count))),
           .eps = static_cast<float>(op.eps),
           .lr = static_cast<float>(op.lr),
-          .zero_grad = op.zero_grad};
+          .zero_grad = op.zero_grad,
+          .lamb = op.lamb};
 }
 
 }  // namespace
 
-void CpuBackend::Run(Stream&, const AdamW& op) {
-  op.Check();
-  AdamFactors factors = MakeAdamFactors(op);
-  factors.decay = static_cast<float>(1 - op.lr * op.weight_decay);
-  factors.step = static_cast<float>(op.lr / (1 - std::pow(op.beta1, static_cast<double>(op.step))));
-  ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
-    AdamWRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
-             CopyBehind(op.param_copy, begin), n, factors);
-  });
-}
-
-void CpuBackend::Run(Stream&, const LambStep& op) {
+void CpuBackend::Run(Stream&, const AdamStep& op) {
   op.Check();
   const AdamFactors factors = MakeAdamFactors(op);
   ForRuns(pool_, 1, op.param.size(), /*flat=*/true, [&](int64_t, int64_t begin, int64_t n) {
-    LambRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
+    AdamRun(op.param.f32() + begin, op.grad.f32() + begin, op.m.f32() + begin, op.v.f32() + begin,
             CopyBehind(op.param_copy, begin), n, factors);
   });
 }
@@ -334,7 +310,7 @@ int64_t CpuBackend::WorkspaceBytes(const LambNorms& op) const {
 
 void CpuBackend::Run(Stream&, const LambNorms& op, Workspace workspace) {
   op.Check();
-  const LambStep& step = op.step;
+  const AdamStep& step = op.step;
   const AdamFactors factors = MakeAdamFactors(step);
   const int64_t size = step.param.size(), blocks = Blocks(size, kBlockElements);
   double* partial = Scratch<double>(workspace, 2 * blocks);

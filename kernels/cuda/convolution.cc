@@ -62,10 +62,10 @@ struct ConvLowering {
     return scratch.Take(type, shape.out_channels, depth);
   }
 
-  // Calls visit(shape of some images, x's rows of them, y's rows, columns).
+  // Takes columns, and calls visit(shape of some images, x's rows of them, y's rows, columns).
   template <typename Visit>
-  void ForImages(const Tensor& x, const Tensor& y, const Tensor& columns,
-                 const Visit& visit) const {
+  void ForImages(const Tensor& x, const Tensor& y, Scratch& scratch, const Visit& visit) const {
+    const Tensor columns = TakeColumns(scratch);
     for (int64_t first = 0; first < shape.window.batch; first += images) {
       ConvShape some = shape;
       some.window.batch = std::min(images, shape.window.batch - first);
@@ -87,11 +87,10 @@ void Ops::Run(Stream& stream, const ConvForward& op, Workspace workspace) {
     return Multiply(queue, MakeProduct(LinearForward{.x = op.x, .w = op.w, .y = op.y}), workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype),
-               columns = lowering.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype);
   Enqueue(queue, TurnWeights{op.shape, op.w, turned});
   lowering.ForImages(
-      op.x, op.y, columns,
+      op.x, op.y, scratch,
       [&](const ConvShape& some, const Tensor& x, const Tensor& y, const Tensor& seen) {
         Enqueue(queue, ConvColumns{some, x, seen});
         Multiply(queue, MakeProduct(LinearForward{.x = seen, .w = turned, .y = y}), scratch.Rest());
@@ -108,11 +107,10 @@ void Ops::Run(Stream& stream, const ConvBackwardInput& op, Workspace workspace) 
                     workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype),
-               columns = lowering.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, lowering.dtype);
   Enqueue(queue, TurnWeights{op.shape, op.w, turned});
   lowering.ForImages(
-      op.dx, op.dy, columns,
+      op.dx, op.dy, scratch,
       [&](const ConvShape& some, const Tensor& dx, const Tensor& dy, const Tensor& seen) {
         Multiply(queue, MakeProduct(LinearBackwardInput{.dy = dy, .w = turned, .dx = seen}),
                  scratch.Rest());
@@ -130,11 +128,10 @@ void Ops::Run(Stream& stream, const ConvBackwardWeight& op, Workspace workspace)
                     workspace);
   }
   Scratch scratch(workspace);
-  const Tensor turned = lowering.TakeTurned(scratch, op.dw.dtype),
-               columns = lowering.TakeColumns(scratch);
+  const Tensor turned = lowering.TakeTurned(scratch, op.dw.dtype);
   bool first = true;
   lowering.ForImages(
-      op.x, op.dy, columns,
+      op.x, op.dy, scratch,
       [&](const ConvShape& some, const Tensor& x, const Tensor& dy, const Tensor& seen) {
         Enqueue(queue, ConvColumns{some, x, seen});
         Product product = MakeProduct(LinearBackwardWeight{.x = seen, .dy = dy, .dw = turned});

@@ -59,9 +59,9 @@ OpCase GeluCase(int64_t n, int64_t channels, Activation kind) {
             {"y", Role::kOutput, n, channels},
             {"dy", Role::kInput, n, channels},
             {"dx", Role::kGradient, n, channels}};
-  c.forward = [kind](Call& a) { a.Run(GeluForward{.x = a["x"], .y = a["y"], .kind = kind}); };
+  c.forward = [kind](Call& a) { a.Run(GatedForward{.gate = a["x"], .y = a["y"], .kind = kind}); };
   c.backward = [kind](Call& a) {
-    a.Run(GeluBackward{.x = a["x"], .dy = a["dy"], .dx = a["dx"], .kind = kind});
+    a.Run(GatedBackward{.gate = a["x"], .dy = a["dy"], .dgate = a["dx"], .kind = kind});
   };
   c.forward_bytes = Floats(2.0 * n * channels);
   c.backward_bytes = Floats(3.0 * n * channels);
@@ -202,16 +202,16 @@ OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy) {
   if (clip) c.args.push_back({"scale", Role::kInput, 1, 1, kF32, Constant(0.37)});
   if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
   c.forward = [=](Call& a) {
-    a.Run(AdamW{.param = a["param"],
-                .grad = a["grad"],
-                .m = a["m"],
-                .v = a["v"],
-                .grad_scale = a["scale"],
-                .param_copy = a["copy"],
-                .step = step,
-                .lr = 1e-2,
-                .weight_decay = 0.1,
-                .zero_grad = clip});
+    a.Run(AdamStep{.param = a["param"],
+                   .grad = a["grad"],
+                   .m = a["m"],
+                   .v = a["v"],
+                   .grad_scale = a["scale"],
+                   .param_copy = a["copy"],
+                   .step = step,
+                   .lr = 1e-2,
+                   .weight_decay = 0.1,
+                   .zero_grad = clip});
   };
   if (copy) c.tolerance = 1.0 / 128;
   c.forward_bytes = Floats((clip ? 8.0 : 7.0) * size);
@@ -257,7 +257,7 @@ OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy) {
   if (clip) c.args.push_back({"scale", Role::kInput, 1, 1, kF32, Constant(0.37)});
   if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
   c.forward = [=](Call& a) {
-    const LambStep update{.param = a["param"],
+    const AdamStep update{.param = a["param"],
                           .grad = a["grad"],
                           .m = a["m"],
                           .v = a["v"],
@@ -266,7 +266,8 @@ OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy) {
                           .step = step,
                           .lr = 1e-2,
                           .weight_decay = 0.1,
-                          .zero_grad = clip};
+                          .zero_grad = clip,
+                          .lamb = true};
     a.Run(LambNorms{update, a["sums"]});
     a.Run(update);
   };

@@ -76,7 +76,7 @@ OpCase LinearCase(int64_t n, int64_t in, int64_t out, bool bias, bool add, Activ
   c.backward = [activation](Call& a) {
     Tensor dy = a["dy"];
     if (activation != Activation::kNone) {
-      a.Run(GeluBackward{.x = a["pre"], .dy = dy, .dx = a["dpre"], .kind = activation});
+      a.Run(GatedBackward{.gate = a["pre"], .dy = dy, .dgate = a["dpre"], .kind = activation});
       dy = a["dpre"];
     }
     a.Run(LinearBackwardInput{.dy = dy, .w = a["w"], .add = a["dadd"], .dx = a["dx"]});
@@ -107,7 +107,7 @@ OpCase ActivatedInputCase(int64_t n, int64_t in, int64_t out, Activation activat
             {"dpre", Role::kGradient, n, in, kAct, nullptr, false, add ? "other" : ""}};
   if (add) c.args.push_back({"other", Role::kInput, n, in});
   c.forward = [activation](Call& a) {
-    a.Run(GeluForward{.x = a["pre"], .y = a["x"], .kind = activation});
+    a.Run(GatedForward{.gate = a["pre"], .y = a["x"], .kind = activation});
     a.Run(LinearForward{.x = a["x"], .w = a["w"], .y = a["y"]});
   };
   c.backward = [activation](Call& a) {
@@ -245,16 +245,16 @@ OpCase RmsNormCase(int64_t n, int64_t channels, bool add, int64_t heads) {
             {"dw", Role::kGradient, 1, channels, kF32, nullptr, false, "dw"}};
   if (add) c.args.push_back({"dadd", Role::kInput, n, cols});
   c.forward = [](Call& a) {
-    a.Run(RmsNormForward{.x = a["x"], .w = a["w"], .y = a["y"], .rstd = a["rstd"]});
+    a.Run(NormForward{.x = a["x"], .w = a["w"], .y = a["y"], .rstd = a["rstd"]});
   };
   c.backward = [](Call& a) {
-    a.Run(RmsNormBackwardInput{.dy = a["dy"],
-                               .x = a["x"],
-                               .w = a["w"],
-                               .rstd = a["rstd"],
-                               .add = a["dadd"],
-                               .dx = a["dx"]});
-    a.Run(RmsNormBackwardWeight{.dy = a["dy"], .x = a["x"], .rstd = a["rstd"], .dw = a["dw"]});
+    a.Run(NormBackwardInput{.dy = a["dy"],
+                            .x = a["x"],
+                            .w = a["w"],
+                            .rstd = a["rstd"],
+                            .add = a["dadd"],
+                            .dx = a["dx"]});
+    a.Run(NormBackwardWeight{.dy = a["dy"], .x = a["x"], .rstd = a["rstd"], .dw = a["dw"]});
   };
   c.forward_bytes = Floats(2.0 * n * cols);
   c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * cols);
@@ -276,23 +276,23 @@ OpCase LayerNormCase(int64_t n, int64_t channels, bool add) {
             {"db", Role::kGradient, 1, channels, kF32, nullptr, false, "db"}};
   if (add) c.args.push_back({"dadd", Role::kInput, n, channels});
   c.forward = [](Call& a) {
-    a.Run(LayerNormForward{
+    a.Run(NormForward{
         .x = a["x"], .w = a["w"], .b = a["b"], .y = a["y"], .mean = a["mean"], .rstd = a["rstd"]});
   };
   c.backward = [](Call& a) {
-    a.Run(LayerNormBackwardInput{.dy = a["dy"],
-                                 .x = a["x"],
-                                 .w = a["w"],
-                                 .mean = a["mean"],
-                                 .rstd = a["rstd"],
-                                 .add = a["dadd"],
-                                 .dx = a["dx"]});
-    a.Run(LayerNormBackwardWeight{.dy = a["dy"],
-                                  .x = a["x"],
-                                  .mean = a["mean"],
-                                  .rstd = a["rstd"],
-                                  .dw = a["dw"],
-                                  .db = a["db"]});
+    a.Run(NormBackwardInput{.dy = a["dy"],
+                            .x = a["x"],
+                            .w = a["w"],
+                            .mean = a["mean"],
+                            .rstd = a["rstd"],
+                            .add = a["dadd"],
+                            .dx = a["dx"]});
+    a.Run(NormBackwardWeight{.dy = a["dy"],
+                             .x = a["x"],
+                             .mean = a["mean"],
+                             .rstd = a["rstd"],
+                             .dw = a["dw"],
+                             .db = a["db"]});
   };
   c.forward_bytes = Floats(2.0 * n * channels);
   c.backward_bytes = Floats((add ? 6.0 : 5.0) * n * channels);

@@ -72,7 +72,8 @@ class Head final : public LayerBase {
       return RunNormBackwardInput(exec, a, s.norm, s.dnormed, a.input, {}, grad_input);
     }
     RunNormBackwardInput(exec, a, s.norm, s.dnormed, s.transformed, {}, s.dpre);
-    exec.Run(GeluBackward{.x = s.pre, .dy = s.dpre, .dx = s.dpre, .kind = Activation::kGeluErf});
+    exec.Run(
+        GatedBackward{.gate = s.pre, .dy = s.dpre, .dgate = s.dpre, .kind = Activation::kGeluErf});
     exec.Run(LinearBackwardInput{
         .dy = s.dpre, .w = Weight(a, Param::kTransform, d_, d_), .dx = grad_input});
   }

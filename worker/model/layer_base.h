@@ -167,38 +167,27 @@ class LayerBase : public Layer {
   };
   void RunNorm(Exec& exec, const Args& a, const Norm& norm, const Tensor& x,
                const Tensor& y) const {
-    const auto eps = static_cast<float>(config_.norm_eps);
-    const Tensor w = Weight(a, norm.weight, 1, x.cols);
-    switch (arch_.norm) {
-      case NormKind::kLayerNorm:
-        return exec.Run(
-            LayerNormForward{x, w, Weight(a, norm.bias, 1, x.cols), y, norm.mean, norm.rstd, eps});
-      case NormKind::kRmsNorm:
-        return exec.Run(RmsNormForward{x, w, y, norm.rstd, eps});
-    }
+    exec.Run(NormForward{.x = x,
+                         .w = Weight(a, norm.weight, 1, x.cols),
+                         .b = arch_.norm_bias() ? Weight(a, norm.bias, 1, x.cols) : Tensor(),
+                         .y = y,
+                         .mean = Mean(norm),
+                         .rstd = norm.rstd,
+                         .eps = static_cast<float>(config_.norm_eps)});
   }
   // dx = add + ...
   void RunNormBackwardInput(Exec& exec, const Args& a, const Norm& norm, const Tensor& dy,
                             const Tensor& x, const Tensor& add, const Tensor& dx) const {
-    const Tensor w = Weight(a, norm.weight, 1, x.cols);
-    switch (arch_.norm) {
-      case NormKind::kLayerNorm:
-        return exec.Run(LayerNormBackwardInput{dy, x, w, norm.mean, norm.rstd, add, dx});
-      case NormKind::kRmsNorm:
-        return exec.Run(RmsNormBackwardInput{dy, x, w, norm.rstd, add, dx});
-    }
+    exec.Run(NormBackwardInput{dy, x, Weight(a, norm.weight, 1, x.cols), Mean(norm), norm.rstd, add,
+                               dx});
   }
   void RunNormBackwardWeight(Exec& exec, const Args& a, const Norm& norm, const Tensor& dy,
                              const Tensor& x) const {
-    const Tensor dw = Grad(a, norm.weight, 1, x.cols);
-    switch (arch_.norm) {
-      case NormKind::kLayerNorm:
-        return exec.Run(LayerNormBackwardWeight{dy, x, norm.mean, norm.rstd, dw,
-                                                Grad(a, norm.bias, 1, x.cols)});
-      case NormKind::kRmsNorm:
-        return exec.Run(RmsNormBackwardWeight{dy, x, norm.rstd, dw});
-    }
+    exec.Run(NormBackwardWeight{dy, x, Mean(norm), norm.rstd, Grad(a, norm.weight, 1, x.cols),
+                                arch_.norm_bias() ? Grad(a, norm.bias, 1, x.cols) : Tensor()});
   }
+  // Returns the means of a LayerNorm; absent of an RMSNorm.
+  Tensor Mean(const Norm& norm) const { return arch_.norm_bias() ? norm.mean : Tensor(); }
 
   const ModelConfig config_;
   const Architecture arch_;

@@ -296,10 +296,10 @@ class TransformerBlock final : public LayerBase {
                  [&](const Range& range) {
                    return Columns(range.end <= q_ + kv_ ? s.raw_qk : s.qkv, range);
                  });
-    ForEachQkNorm(s.qk_rstd, [&](Param weight, int64_t size, const Range& range,
-                                 const Tensor& rstd) {
-      exec.Run(RmsNormForward{Columns(s.raw_qk, range), Weight(a, weight, 1, size),
-                              Columns(s.qkv, range), rstd, static_cast<float>(config_.norm_eps)});
+    const auto eps = static_cast<float>(config_.norm_eps);
+    ForEachQkNorm(s.qk_rstd, [&](Param weight, int64_t size, const Range& at, const Tensor& rstd) {
+      const Tensor w = Weight(a, weight, 1, size);
+      exec.Run(NormForward{Columns(s.raw_qk, at), w, {}, Columns(s.qkv, at), {}, rstd, eps});
     });
   }
 
@@ -315,7 +315,7 @@ class TransformerBlock final : public LayerBase {
                              .bias = Weight(a, Param::kUpBias, 1, f_),
                              .y = s.up});
       AdapterForward(exec, a, BlockProduct::kUp, s, x, s.up);
-      return exec.Run(GeluForward{.x = s.up, .y = s.hidden, .kind = activation_});
+      return exec.Run(GatedForward{.gate = s.up, .y = s.hidden, .kind = activation_});
     }
     exec.Run(LinearForward{.x = x,
                            .w = Matrix(exec, a, Param::kUp, f_, d_),
@@ -376,7 +376,7 @@ class TransformerBlock final : public LayerBase {
     if (Of(BlockProduct::kDown).present()) {
       exec.Run(LinearBackwardInput{.dy = dy, .w = w, .dx = g.up});
       AdapterBackward(exec, a, BlockProduct::kDown, g, dy, g.up);
-      return exec.Run(GeluBackward{.x = s.up, .dy = g.up, .dx = g.up, .kind = activation_});
+      return exec.Run(GatedBackward{.gate = s.up, .dy = g.up, .dgate = g.up, .kind = activation_});
     }
     exec.Run(
         LinearBackwardInput{.dy = dy, .w = w, .dx = g.up, .activation = activation_, .pre = s.up});
@@ -404,10 +404,10 @@ class TransformerBlock final : public LayerBase {
     ForEachQkNorm(s.qk_rstd,
                   [&](Param weight, int64_t size, const Range& range, const Tensor& rstd) {
                     const Tensor dy = Columns(g.raw_qk, range), x = Columns(s.raw_qk, range);
-                    exec.Run(RmsNormBackwardInput{
-                        dy, x, Weight(a, weight, 1, size), rstd, {}, Columns(g.qkv, range)});
+                    exec.Run(NormBackwardInput{
+                        dy, x, Weight(a, weight, 1, size), {}, rstd, {}, Columns(g.qkv, range)});
                     if (adapts_) return;
-                    exec.Run(RmsNormBackwardWeight{dy, x, rstd, g.NormWeight(weight)});
+                    exec.Run(NormBackwardWeight{dy, x, {}, rstd, g.NormWeight(weight), {}});
                   });
     if (adapts_) return;
     exec.AllReduceSum(g.query_norm);

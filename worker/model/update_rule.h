@@ -69,6 +69,9 @@ std::unique_ptr<UpdateRule> NewLambRule(const OptimizerOptions& options);
 std::unique_ptr<UpdateRule> NewMomentumRule(const OptimizerOptions& options);
 std::unique_ptr<UpdateRule> NewMuonRule(const OptimizerOptions& options);
 
+// Makes the step of AdamW on the range, all of which is owned.
+AdamStep MakeAdamStep(const OptimizerOptions& options, const LayerState& layer,
+                      const UpdateCall& call, Range range, double learning_rate, bool decay);
 // AdamW on what is owned of these elements.
 void RunAdamW(Exec& exec, const OptimizerOptions& options, const LayerState& layer,
               const UpdateCall& call, Range range, float learning_rate, bool decay);

@@ -11,18 +11,6 @@
 namespace atl::ATOLL_DEVICE {
 namespace {
 
-template <typename T>
-struct MeanTerms {
-  static constexpr int kSums = 1;
-  View<T> x;
-  template <int N>
-  __device__ void Add(int64_t row, int64_t col, Pack<float, N> (&sums)[1]) const {
-    const Pack<float, N> v = Load<N>(x.Row(row) + col);
-#pragma unroll
-    for (int i = 0; i < N; ++i) sums[0].v[i] += v.v[i];
-  }
-};
-
 struct MeanFinish {
   float* mean;
   float rows;
@@ -234,7 +222,7 @@ void Enqueue(const Queue& queue, const BatchNormForward& op, Workspace workspace
                                  static_cast<const T*>(op.running_variance.data), op.eps});
       }
       const SumShape shape{op.x.rows, op.x.cols};
-      SumColumns<T>(queue, "BatchNormForward mean", MeanTerms<T>{MakeView<T>(op.x)}, {op.x}, shape,
+      SumColumns<T>(queue, "BatchNormForward mean", PlainTerms<T>{MakeView<T>(op.x)}, {op.x}, shape,
                     MeanFinish{op.mean.f32(), rows}, workspace);
       SumColumns<T>(queue, "BatchNormForward variance",
                     VarianceTerms<T>{MakeView<T>(op.x), op.mean.f32()}, {op.x}, shape,

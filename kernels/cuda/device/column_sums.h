@@ -89,6 +89,19 @@ __global__ void __launch_bounds__(kSumThreads)
   finish(int64_t{blockIdx.y}, col, sums);
 }
 
+// Terms that are the elements themselves.
+template <typename T>
+struct PlainTerms {
+  static constexpr int kSums = 1;
+  View<T> x;
+  template <int N>
+  __device__ void Add(int64_t row, int64_t col, Pack<float, N> (&sums)[1]) const {
+    const Pack<float, N> v = Load<N>(x.Row(row) + col);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[0].v[i] += v.v[i];
+  }
+};
+
 // out[s][col] += each sum.
 template <int kSums>
 struct AddSums {
@@ -134,11 +147,7 @@ void SumColumns(const Queue& queue, const char* name, const Terms& terms,
     Launch(queue, grid, dim3(kSumThreads), 0, name, PartialSumsKernel<N, Terms, PartialSums>, terms,
            rows, cols, rows_per_part, partials);
   };
-  if (PackSize(inputs, cols, kWide<T>) > 1) {
-    launch.template operator()<kWide<T>>();
-  } else {
-    launch.template operator()<1>();
-  }
+  ForPack<kWide<T>>(inputs, cols, launch);
   const dim3 grid(static_cast<unsigned>(CeilDiv(cols, kWarp)), static_cast<unsigned>(planes));
   Launch(queue, grid, dim3(kSumThreads), 0, name, FinishSumsKernel<Terms::kSums, Finish>, partials,
          finish);

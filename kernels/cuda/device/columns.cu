@@ -1,7 +1,7 @@
 // Sums over rows, and the gradients of embeddings, whose rows are added in the order of the tokens.
 //
 // Bytes per element of s bytes (partial sums are a few thousandths), and FLOP:
-//   RmsNormBackwardWeight 2s, 3;  LayerNormBackwardWeight 2s, 4;  SumRows s, 1
+//   NormBackwardWeight 2s, 3 (LayerNorm 4);  SumRows s, 1
 //   EmbeddingBackwardWeight s + 8 for each row of the table that occurs; dpositions s + 8 / batch
 
 #include "kernels/cuda/device/column_sums.h"
@@ -15,7 +15,6 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTile = 1024, kPartOfTile = kTile / kWarps;  // tokens that a block looks at together
 
-// A row's contribution to the sums of a column: kSums numbers.
 template <typename T>
 struct RmsTerms {
   static constexpr int kSums = 1;
@@ -49,18 +48,6 @@ struct LayerTerms {
       sums[0].v[i] += d.v[i] * (v.v[i] - centre) * scale;
       sums[1].v[i] += d.v[i];
     }
-  }
-};
-
-template <typename T>
-struct PlainTerms {
-  static constexpr int kSums = 1;
-  View<T> x;
-  template <int N>
-  __device__ void Add(int64_t row, int64_t col, Pack<float, N> (&sums)[1]) const {
-    const Pack<float, N> v = Load<N>(x.Row(row) + col);
-#pragma unroll
-    for (int i = 0; i < N; ++i) sums[0].v[i] += v.v[i];
   }
 };
 
@@ -199,24 +186,17 @@ SortedPositions SortPositions(const Queue& queue, const int32_t* tokens, int64_t
 }
 
 // The rows of `table` are of the tokens from `first` on.
-template <typename T, int N>
-void LaunchTable(const Queue& queue, SortedPositions sorted, const Tensor& dy, int64_t first,
-                 const Tensor& table) {
-  const int64_t packs = CeilDiv(dy.cols, N);
-  const int64_t threads = packs < kThreads ? CeilDiv(packs, kWarp) * kWarp : kThreads;
-  const dim3 grid(static_cast<unsigned>(dy.rows), static_cast<unsigned>(CeilDiv(packs, threads)));
-  Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, "EmbeddingBackwardWeight",
-         EmbeddingTableKernel<T, N>, sorted, dy.rows, MakeView<T>(dy), dy.cols, first,
-         MakeView<float>(table), table.rows);
-}
 template <typename T>
 void LaunchTable(const Queue& queue, SortedPositions sorted, const Tensor& dy, int64_t first,
                  const Tensor& table) {
-  if (PackSize({dy}, dy.cols, kWide<T>) > 1) {
-    LaunchTable<T, kWide<T>>(queue, sorted, dy, first, table);
-  } else {
-    LaunchTable<T, 1>(queue, sorted, dy, first, table);
-  }
+  ForPack<kWide<T>>({dy}, dy.cols, [&]<int N>() {
+    const int64_t packs = CeilDiv(dy.cols, N);
+    const int64_t threads = packs < kThreads ? CeilDiv(packs, kWarp) * kWarp : kThreads;
+    const dim3 grid(static_cast<unsigned>(dy.rows), static_cast<unsigned>(CeilDiv(packs, threads)));
+    Launch(queue, grid, dim3(static_cast<unsigned>(threads)), 0, "EmbeddingBackwardWeight",
+           EmbeddingTableKernel<T, N>, sorted, dy.rows, MakeView<T>(dy), dy.cols, first,
+           MakeView<float>(table), table.rows);
+  });
 }
 
 template <typename T>
@@ -240,11 +220,8 @@ void LaunchPositions(const Queue& queue, const EmbeddingBackwardWeight& op, Work
 
 }  // namespace
 
-int64_t ScratchBytes(const RmsNormBackwardWeight& op) {
-  return ColumnSumBytes(1, op.x.rows * (op.x.cols / op.dw.cols), op.dw.cols);
-}
-int64_t ScratchBytes(const LayerNormBackwardWeight& op) {
-  return ColumnSumBytes(2, op.x.rows, op.x.cols);
+int64_t ScratchBytes(const NormBackwardWeight& op) {
+  return ColumnSumBytes(op.centred() ? 2 : 1, op.x.rows * (op.x.cols / op.dw.cols), op.dw.cols);
 }
 int64_t ScratchBytes(const SumRows& op) { return ColumnSumBytes(1, op.x.rows, op.x.cols); }
 int64_t ScratchBytes(const EmbeddingBackwardWeight& op) {
@@ -254,22 +231,20 @@ int64_t ScratchBytes(const EmbeddingBackwardWeight& op) {
   return types > sorted ? types : sorted;  // one after the other
 }
 
-void Enqueue(const Queue& queue, const RmsNormBackwardWeight& op, Workspace workspace) {
+void Enqueue(const Queue& queue, const NormBackwardWeight& op, Workspace workspace) {
+  const int64_t width = op.dw.cols, parts = op.x.rows * (op.x.cols / width);
+  ATOLL_CHECK(parts < INT32_MAX, "too many rows for a kernel");
   ForType(op.x.dtype, [&]<typename T>() {
-    const int64_t width = op.dw.cols, parts = op.x.rows * (op.x.cols / width);
-    ATOLL_CHECK(parts < INT32_MAX, "too many rows for a kernel");
-    const RmsTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.rstd.f32(),
-                            static_cast<unsigned>(op.x.rows), static_cast<unsigned>(width)};
+    const View<T> dy = MakeView<T>(op.dy), x = MakeView<T>(op.x);
+    if (op.centred()) {
+      return SumColumns<T>(queue, "LayerNormBackwardWeight",
+                           LayerTerms<T>{dy, x, op.mean.f32(), op.rstd.f32()}, {op.dy, op.x},
+                           {parts, width}, AddSums<2>{{op.dw.f32(), op.db.f32()}}, workspace);
+    }
+    const RmsTerms<T> terms{dy, x, op.rstd.f32(), static_cast<unsigned>(op.x.rows),
+                            static_cast<unsigned>(width)};
     SumColumns<T>(queue, "RmsNormBackwardWeight", terms, {op.dy, op.x}, {parts, width},
                   AddSums<1>{{op.dw.f32()}}, workspace);
-  });
-}
-
-void Enqueue(const Queue& queue, const LayerNormBackwardWeight& op, Workspace workspace) {
-  ForType(op.x.dtype, [&]<typename T>() {
-    const LayerTerms<T> terms{MakeView<T>(op.dy), MakeView<T>(op.x), op.mean.f32(), op.rstd.f32()};
-    SumColumns<T>(queue, "LayerNormBackwardWeight", terms, {op.dy, op.x}, {op.x.rows, op.x.cols},
-                  AddSums<2>{{op.dw.f32(), op.db.f32()}}, workspace);
   });
 }
 

@@ -282,6 +282,16 @@ inline int PackSize(std::initializer_list<Tensor> tensors, int64_t cols, int wid
 template <typename T>
 inline constexpr int kWide = 16 / sizeof(T);
 
+// Calls function.operator()<N>() with the PackSize: kW or 1.
+template <int kW, typename Function>
+void ForPack(std::initializer_list<Tensor> tensors, int64_t cols, const Function& function) {
+  if (PackSize(tensors, cols, kW) > 1) {
+    function.template operator()<kW>();
+  } else {
+    function.template operator()<1>();
+  }
+}
+
 // Calls function.operator()<T>() with the type of the elements.
 template <typename Function>
 void ForType(DType dtype, const Function& function) {

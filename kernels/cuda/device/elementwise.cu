@@ -2,7 +2,7 @@
 // packs of 16 bytes where rows allow it.
 //
 // Bytes per element of s bytes (reads + writes), and FLOP where they are not a handful:
-//   GatedForward 3s, GatedBackward 5s, GeluForward 2s, GeluBackward 3s, AddScaled 3s, Scale 2s,
+//   GatedForward 3s, GatedBackward 5s (without `up` 2s, 3s), AddScaled 3s, Scale 2s,
 //   Convert from + to, Rope 2s (the table stays in the cache), EmbeddingForward 2s,
 //   FinishForward (2 + pre + add)s, FinishBackward (3 + add)s; tanh or exp about 20 FLOP.
 //   DecodeWeights s + 1/2 or 1 for its code.
@@ -124,7 +124,7 @@ struct DecodeMap {
   }
 };
 
-// y = activation(raw + bias) + add; GeluForward with neither.
+// y = activation(raw + bias) + add; GatedForward without `up` has neither.
 template <typename T, Activation kKind>
 struct FinishForwardMap {
   View<T> raw, bias, add, pre, y;
@@ -249,6 +249,9 @@ struct EmbeddingForwardMap {
 // ---- Launchers ----
 
 void Enqueue(const Queue& queue, const GatedForward& op) {
+  if (!op.up.present()) {
+    return Enqueue(queue, FinishForward{.raw = op.gate, .y = op.y, .activation = op.kind});
+  }
   ForType(op.y.dtype, [&]<typename T>() {
     ForActivation(op.kind, [&]<Activation kKind>() {
       const GatedForwardMap<T, kKind> map{MakeView<T>(op.gate), MakeView<T>(op.up),
@@ -259,6 +262,10 @@ void Enqueue(const Queue& queue, const GatedForward& op) {
 }
 
 void Enqueue(const Queue& queue, const GatedBackward& op) {
+  if (!op.up.present()) {
+    return Enqueue(
+        queue, FinishBackward{.raw = op.dy, .dx = op.dgate, .activation = op.kind, .pre = op.gate});
+  }
   ForType(op.dy.dtype, [&]<typename T>() {
     ForActivation(op.kind, [&]<Activation kKind>() {
       const GatedBackwardMap<T, kKind> map{MakeView<T>(op.gate), MakeView<T>(op.up),
@@ -329,14 +336,6 @@ void Enqueue(const Queue& queue, const FinishBackward& op) {
   });
 }
 
-void Enqueue(const Queue& queue, const GeluForward& op) {
-  Enqueue(queue, FinishForward{.raw = op.x, .y = op.y, .activation = op.kind});
-}
-
-void Enqueue(const Queue& queue, const GeluBackward& op) {
-  Enqueue(queue, FinishBackward{.raw = op.dy, .dx = op.dx, .activation = op.kind, .pre = op.x});
-}
-
 void Enqueue(const Queue& queue, const AddScaled& op) {
   ForType(op.a.dtype, [&]<typename A>() {
     ForType(op.b.dtype, [&]<typename B>() {
@@ -377,11 +376,8 @@ void Enqueue(const Queue& queue, const Rope& op) {
     const RopeMap<T> map{MakeView<T>(op.x), MakeView<float>(op.table), MakePositions(op), half,
                          op.inverse ? -1.0f : 1.0f};
     // Both halves of a head must begin on a pack.
-    if (PackSize({op.x}, half, kWide<T>) > 1) {
-      LaunchMap<kWide<T>>(queue, "Rope", map, op.x.rows, op.x.cols / 2);
-    } else {
-      LaunchMap<1>(queue, "Rope", map, op.x.rows, op.x.cols / 2);
-    }
+    ForPack<kWide<T>>({op.x}, half,
+                      [&]<int N>() { LaunchMap<N>(queue, "Rope", map, op.x.rows, op.x.cols / 2); });
   });
 }
 

@@ -243,11 +243,7 @@ void Enqueue(const Queue& queue, const WeightedGatedBackward& op) {
                MakeView<T>(op.dup), MakeRowWeights(op), MakeView<float>(op.dweights),
                static_cast<int>(op.dy.cols));
       };
-      if (PackSize({op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy.cols, kWide<T>) > 1) {
-        launch.template operator()<kWide<T>>();
-      } else {
-        launch.template operator()<1>();
-      }
+      ForPack<kWide<T>>({op.gate, op.up, op.dy, op.dgate, op.dup}, op.dy.cols, launch);
     });
   });
 }

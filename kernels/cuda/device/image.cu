@@ -232,11 +232,7 @@ void Enqueue(const Queue& queue, const ChannelGateBackward& op) {
              GateTerms<T>{MakeView<T>(op.x), MakeView<T>(op.dy)}, op.x.rows, cols, rows,
              GateGradient<T>{MakeView<T>(op.gate), MakeView<T>(op.dgate)});
     };
-    if (PackSize({op.x, op.dy}, cols, kWide<T>) > 1) {
-      sums.template operator()<kWide<T>>();
-    } else {
-      sums.template operator()<1>();
-    }
+    ForPack<kWide<T>>({op.x, op.dy}, cols, sums);
     const GateMap<T> map{MakeView<T>(op.dy), MakeView<T>(op.gate), MakeView<T>(op.dx), rows};
     MapRows<kWide<T>>(queue, "ChannelGateBackward", map, {op.dy, op.gate, op.dx}, op.x.rows, cols);
   });

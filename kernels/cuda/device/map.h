@@ -125,11 +125,7 @@ void ForActivation(Activation kind, const Function& function) {
 template <int kW, typename Function>
 void MapRows(const Queue& queue, const char* name, const Function& function,
              std::initializer_list<Tensor> tensors, int64_t rows, int64_t cols) {
-  if (PackSize(tensors, cols, kW) > 1) {
-    LaunchMap<kW>(queue, name, function, rows, cols);
-  } else {
-    LaunchMap<1>(queue, name, function, rows, cols);
-  }
+  ForPack<kW>(tensors, cols, [&]<int N>() { LaunchMap<N>(queue, name, function, rows, cols); });
 }
 
 }  // namespace atl::ATOLL_DEVICE

@@ -16,19 +16,28 @@ constexpr int kThreads = 256;
 constexpr int64_t kBlocksMax = 1024;  // of SumOfSquares; by size alone, for the same bits again
 constexpr int64_t kElementsPerBlock = 16 * kThreads;
 
-// Rounded once from double on the host.
-struct AdamWConstants {
+// Constants of AdamW and LAMB, rounded once from double on the host.
+struct AdamConstants {
   float beta1, beta2, one_minus_beta1, one_minus_beta2;
-  float step_size;          // lr / (1 - beta1^step)
+  float step;               // of AdamW: lr / (1 - beta1^step); of LAMB: without lr
   float second_correction;  // 1 / (1 - beta2^step)
-  float eps, decay;         // decay: 1 - lr * weight_decay
+  float eps, lr;
+  float decay;  // of AdamW: 1 - lr * weight_decay; of LAMB: weight_decay
   bool zero_grad;
 };
 
-template <int N>
+// Advances the moments of one element and returns where they point.
+__device__ inline float AdamDirection(const AdamConstants& k, float grad, float& first,
+                                      float& second) {
+  first = k.beta1 * first + k.one_minus_beta1 * grad;
+  second = k.beta2 * second + k.one_minus_beta2 * grad * grad;
+  return first * k.step / (sqrtf(second * k.second_correction) + k.eps);
+}
+
+template <bool kLamb, int N>
 __global__ void __launch_bounds__(kThreads)
-    AdamWKernel(float* param, float* grad, float* m, float* v, const float* grad_scale, Bf16* copy,
-                const AdamWConstants k, int64_t packs) {
+    AdamKernel(float* param, float* grad, float* m, float* v, const float* grad_scale, Bf16* copy,
+               const AdamConstants k, int64_t packs) {
   const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
   for (int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x; p < packs;
        p += int64_t{gridDim.x} * kThreads) {
@@ -37,11 +46,9 @@ __global__ void __launch_bounds__(kThreads)
     Pack<float, N> g = Load<N>(grad + at);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float scaled = g.v[i] * scale;
-      first.v[i] = k.beta1 * first.v[i] + k.one_minus_beta1 * scaled;
-      second.v[i] = k.beta2 * second.v[i] + k.one_minus_beta2 * scaled * scaled;
-      const float root = sqrtf(second.v[i] * k.second_correction) + k.eps;
-      value.v[i] = value.v[i] * k.decay - k.step_size * first.v[i] / root;
+      const float direction = AdamDirection(k, g.v[i] * scale, first.v[i], second.v[i]);
+      value.v[i] = kLamb ? value.v[i] - k.lr * (direction + k.decay * value.v[i])
+                         : value.v[i] * k.decay - direction;
       g.v[i] = 0.0f;
     }
     Store(param + at, value);
@@ -76,51 +83,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out = static_cast<float>((accumulate ? *out : 0.0) + sum);
 }
 
-struct LambConstants {
-  float beta1, beta2, one_minus_beta1, one_minus_beta2;
-  float first_correction;   // 1 / (1 - beta1^step)
-  float second_correction;  // 1 / (1 - beta2^step)
-  float eps, weight_decay, lr;
-  bool zero_grad;
-};
-
-// The moments of one element and where they point.
-__device__ inline float LambDirection(const LambConstants& k, float param, float grad, float& first,
-                                      float& second) {
-  first = k.beta1 * first + k.one_minus_beta1 * grad;
-  second = k.beta2 * second + k.one_minus_beta2 * grad * grad;
-  const float root = sqrtf(second * k.second_correction) + k.eps;
-  return first * k.first_correction / root + k.weight_decay * param;
-}
-
-template <int N>
-__global__ void __launch_bounds__(kThreads)
-    LambKernel(float* param, float* grad, float* m, float* v, const float* grad_scale, Bf16* copy,
-               const LambConstants k, int64_t packs) {
-  const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
-  for (int64_t p = int64_t{blockIdx.x} * kThreads + threadIdx.x; p < packs;
-       p += int64_t{gridDim.x} * kThreads) {
-    const int64_t at = p * N;
-    Pack<float, N> value = Load<N>(param + at), first = Load<N>(m + at), second = Load<N>(v + at);
-    Pack<float, N> g = Load<N>(grad + at);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      value.v[i] -= k.lr * LambDirection(k, value.v[i], g.v[i] * scale, first.v[i], second.v[i]);
-      g.v[i] = 0.0f;
-    }
-    Store(param + at, value);
-    Store(m + at, first);
-    Store(v + at, second);
-    if (k.zero_grad) Store(grad + at, g);
-    if (copy != nullptr) Store(copy + at, value);
-  }
-}
-
 // Two sums a block, of squares of parameters and of directions.
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     LambNormsKernel(const float* param, const float* grad, const float* m, const float* v,
-                    const float* grad_scale, const LambConstants k, int64_t packs, int blocks,
+                    const float* grad_scale, const AdamConstants k, int64_t packs, int blocks,
                     double* partials) {
   const float scale = grad_scale == nullptr ? 1.0f : *grad_scale;
   double params = 0, directions = 0;
@@ -132,7 +99,8 @@ __global__ void __launch_bounds__(kThreads)
     float of_params = 0.0f, of_directions = 0.0f;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float direction = LambDirection(k, value.v[i], g.v[i] * scale, first.v[i], second.v[i]);
+      const float direction =
+          AdamDirection(k, g.v[i] * scale, first.v[i], second.v[i]) + k.decay * value.v[i];
       of_params += value.v[i] * value.v[i];
       of_directions += direction * direction;
     }
@@ -200,71 +168,46 @@ int64_t Blocks(int64_t size) {
   return blocks < 1 ? 1 : blocks < kBlocksMax ? blocks : kBlocksMax;
 }
 
-}  // namespace
-
-void Enqueue(const Queue& queue, const AdamW& op) {
-  const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
-  const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
-  const AdamWConstants constants{.beta1 = static_cast<float>(op.beta1),
-                                 .beta2 = static_cast<float>(op.beta2),
-                                 .one_minus_beta1 = static_cast<float>(1 - op.beta1),
-                                 .one_minus_beta2 = static_cast<float>(1 - op.beta2),
-                                 .step_size = static_cast<float>(op.lr / correction1),
-                                 .second_correction = static_cast<float>(1 / correction2),
-                                 .eps = static_cast<float>(op.eps),
-                                 .decay = static_cast<float>(1 - op.lr * op.weight_decay),
-                                 .zero_grad = op.zero_grad};
-  const auto launch = [&]<int N>() {
-    const int64_t packs = op.param.size() / N, blocks = CeilDiv(packs, kThreads);
-    const dim3 grid(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
-    Launch(queue, grid, dim3(kThreads), 0, "AdamW", AdamWKernel<N>, op.param.f32(), op.grad.f32(),
-           op.m.f32(), op.v.f32(), static_cast<const float*>(op.grad_scale.data),
-           static_cast<Bf16*>(op.param_copy.data), constants, packs);
-  };
-  if (PackSize({op.param, op.grad, op.m, op.v, op.param_copy}, op.param.size(), 4) > 1) {
-    launch.template operator()<4>();
-  } else {
-    launch.template operator()<1>();
-  }
-}
-
-namespace {
-
-// Rounded once from double on the host.
-LambConstants MakeLambConstants(const LambStep& op) {
-  const double correction1 = 1 - std::pow(op.beta1, static_cast<double>(op.step));
-  const double correction2 = 1 - std::pow(op.beta2, static_cast<double>(op.step));
-  return {.beta1 = static_cast<float>(op.beta1),
-          .beta2 = static_cast<float>(op.beta2),
-          .one_minus_beta1 = static_cast<float>(1 - op.beta1),
-          .one_minus_beta2 = static_cast<float>(1 - op.beta2),
-          .first_correction = static_cast<float>(1 / correction1),
-          .second_correction = static_cast<float>(1 / correction2),
-          .eps = static_cast<float>(op.eps),
-          .weight_decay = static_cast<float>(op.weight_decay),
-          .lr = static_cast<float>(op.lr),
-          .zero_grad = op.zero_grad};
-}
-
 dim3 ComputeGrid(int64_t packs) {
   const int64_t blocks = CeilDiv(packs, kThreads);
   return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
 }
 
+AdamConstants MakeAdamConstants(const AdamStep& op) {
+  const auto count = static_cast<double>(op.step);
+  return {.beta1 = static_cast<float>(op.beta1),
+          .beta2 = static_cast<float>(op.beta2),
+          .one_minus_beta1 = static_cast<float>(1 - op.beta1),
+          .one_minus_beta2 = static_cast<float>(1 - op.beta2),
+          .step = static_cast<float>((op.lamb ? 1 : op.lr) / (1 - std::pow(op.beta1, count))),
+          .second_correction = static_cast<float>(1 / (1 - std::pow(op.beta2, count))),
+          .eps = static_cast<float>(op.eps),
+          .lr = static_cast<float>(op.lr),
+          .decay = static_cast<float>(op.lamb ? op.weight_decay : 1 - op.lr * op.weight_decay),
+          .zero_grad = op.zero_grad};
+}
+
+// Launches kernel.operator()<N>() on all elements. param, its copy and v may be absent.
+template <typename Op, typename Constants, typename Kernel>
+void LaunchUpdate(const Queue& queue, const char* name, const Op& op, const Constants& constants,
+                  const Kernel& kernel) {
+  const int64_t size = op.grad.size();
+  ForPack<4>({op.param, op.grad, op.m, op.v, op.param_copy}, size, [&]<int N>() {
+    Launch(queue, ComputeGrid(size / N), dim3(kThreads), 0, name, kernel.template operator()<N>(),
+           static_cast<float*>(op.param.data), op.grad.f32(), op.m.f32(),
+           static_cast<float*>(op.v.data), static_cast<const float*>(op.grad_scale.data),
+           static_cast<Bf16*>(op.param_copy.data), constants, size / N);
+  });
+}
+
 }  // namespace
 
-void Enqueue(const Queue& queue, const LambStep& op) {
-  const LambConstants constants = MakeLambConstants(op);
-  const auto launch = [&]<int N>() {
-    const int64_t packs = op.param.size() / N;
-    Launch(queue, ComputeGrid(packs), dim3(kThreads), 0, "LambStep", LambKernel<N>, op.param.f32(),
-           op.grad.f32(), op.m.f32(), op.v.f32(), static_cast<const float*>(op.grad_scale.data),
-           static_cast<Bf16*>(op.param_copy.data), constants, packs);
-  };
-  if (PackSize({op.param, op.grad, op.m, op.v, op.param_copy}, op.param.size(), 4) > 1) {
-    launch.template operator()<4>();
+void Enqueue(const Queue& queue, const AdamStep& op) {
+  const AdamConstants constants = MakeAdamConstants(op);
+  if (op.lamb) {
+    LaunchUpdate(queue, "LAMB", op, constants, [&]<int N>() { return AdamKernel<true, N>; });
   } else {
-    launch.template operator()<1>();
+    LaunchUpdate(queue, "AdamW", op, constants, [&]<int N>() { return AdamKernel<false, N>; });
   }
 }
 
@@ -275,19 +218,14 @@ int64_t ScratchBytes(const LambNorms& op) {
 void Enqueue(const Queue& queue, const LambNorms& op, Workspace workspace) {
   ATOLL_CHECK(workspace.bytes >= ScratchBytes(op), "workspace too small");
   auto* partials = static_cast<double*>(workspace.data);
-  const LambStep& step = op.step;
+  const AdamStep& step = op.step;
   const auto blocks = static_cast<int>(Blocks(step.param.size()));
-  const auto launch = [&]<int N>() {
+  ForPack<4>({step.param, step.grad, step.m, step.v}, step.param.size(), [&]<int N>() {
     Launch(queue, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, "LambNorms",
            LambNormsKernel<N>, step.param.f32(), step.grad.f32(), step.m.f32(), step.v.f32(),
-           static_cast<const float*>(step.grad_scale.data), MakeLambConstants(step),
+           static_cast<const float*>(step.grad_scale.data), MakeAdamConstants(step),
            step.param.size() / N, blocks, partials);
-  };
-  if (PackSize({step.param, step.grad, step.m, step.v}, step.param.size(), 4) > 1) {
-    launch.template operator()<4>();
-  } else {
-    launch.template operator()<1>();
-  }
+  });
   for (int which = 0; which < 2; ++which) {
     Launch(queue, dim3(1), dim3(kThreads), 0, "LambNorms", FinishSquaresKernel,
            partials + which * blocks, blocks, op.sums.f32() + which, true);
@@ -302,18 +240,7 @@ void Enqueue(const Queue& queue, const MomentumStep& op) {
                                     .momentum = static_cast<float>(op.momentum),
                                     .lr = static_cast<float>(op.lr),
                                     .zero_grad = op.zero_grad};
-  const auto launch = [&]<int N>() {
-    const int64_t packs = op.grad.size() / N;
-    Launch(queue, ComputeGrid(packs), dim3(kThreads), 0, "MomentumStep", MomentumKernel<N>,
-           static_cast<float*>(op.param.data), op.grad.f32(), op.m.f32(),
-           static_cast<float*>(op.v.data), static_cast<const float*>(op.grad_scale.data),
-           static_cast<Bf16*>(op.param_copy.data), constants, packs);
-  };
-  if (PackSize({op.param, op.grad, op.m, op.v, op.param_copy}, op.grad.size(), 4) > 1) {
-    launch.template operator()<4>();
-  } else {
-    launch.template operator()<1>();
-  }
+  LaunchUpdate(queue, "MomentumStep", op, constants, [&]<int N>() { return MomentumKernel<N>; });
 }
 
 void Enqueue(const Queue& queue, const Normalize& op) {
@@ -330,13 +257,10 @@ void Enqueue(const Queue& queue, const SumOfSquares& op, Workspace workspace) {
   auto* partials = static_cast<double*>(workspace.data);
   const int64_t size = op.x.size(), blocks = Blocks(size);
   const dim3 grid(static_cast<unsigned>(blocks));
-  if (PackSize({op.x}, size, 4) > 1) {
-    Launch(queue, grid, dim3(kThreads), 0, "SumOfSquares", SquaresKernel<4>, op.x.f32(), size / 4,
+  ForPack<4>({op.x}, size, [&]<int N>() {
+    Launch(queue, grid, dim3(kThreads), 0, "SumOfSquares", SquaresKernel<N>, op.x.f32(), size / N,
            partials);
-  } else {
-    Launch(queue, grid, dim3(kThreads), 0, "SumOfSquares", SquaresKernel<1>, op.x.f32(), size,
-           partials);
-  }
+  });
   Launch(queue, dim3(1), dim3(kThreads), 0, "SumOfSquares", FinishSquaresKernel, partials,
          static_cast<int>(blocks), op.out.f32(), op.accumulate);
 }

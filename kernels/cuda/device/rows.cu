@@ -3,8 +3,7 @@
 // where two such rows fit into a multiprocessor's, else in the second-level cache).
 //
 // Bytes per element of s bytes, with C or V elements a row, and FLOP per element:
-//   RmsNormForward 2s, 4;  RmsNormBackwardInput (3 + add)s, 8
-//   LayerNormForward 2s, 8;  LayerNormBackwardInput (3 + add)s, 12
+//   NormForward 2s, 4 (LayerNorm 8);  NormBackwardInput (3 + add)s, 8 (LayerNorm 12)
 //   CrossEntropy s (loss only) or 2s, about 40 (two exponentials)
 //   CrossEntropyMax s, 1;  CrossEntropySums s, about 20
 
@@ -316,52 +315,40 @@ template <typename Function>
 void ForPacks(DType dtype, std::initializer_list<Tensor> tensors, int64_t cols,
               const Function& function) {
   ForType(dtype, [&]<typename T>() {
-    if (PackSize(tensors, cols, kWide<T>) > 1) {
-      function.template operator()<T, kWide<T>>(ThreadsFor(cols / kWide<T>));
-    } else {
-      function.template operator()<T, 1>(ThreadsFor(cols));
-    }
+    ForPack<kWide<T>>(tensors, cols,
+                      [&]<int N>() { function.template operator()<T, N>(ThreadsFor(cols / N)); });
   });
 }
 
 }  // namespace
 
-void Enqueue(const Queue& queue, const RmsNormForward& op) {
+void Enqueue(const Queue& queue, const NormForward& op) {
   const dim3 grid = Parts(op.x, op.w.cols);
-  ForPacks(op.x.dtype, {op.x, op.w, op.y}, op.w.cols, [&]<typename T, int N>(dim3 threads) {
-    Launch(queue, grid, threads, 0, "RmsNormForward", RmsForwardKernel<T, N>, MakeView<T>(op.x),
-           static_cast<const T*>(op.w.data), MakeView<T>(op.y), op.rstd.f32(),
-           static_cast<int>(op.w.cols), op.eps);
+  const auto width = static_cast<int>(op.w.cols);
+  ForPacks(op.x.dtype, {op.x, op.w, op.b, op.y}, width, [&]<typename T, int N>(dim3 threads) {
+    const T *const w = static_cast<const T*>(op.w.data), *const b =
+                                                             static_cast<const T*>(op.b.data);
+    const View<T> x = MakeView<T>(op.x), y = MakeView<T>(op.y);
+    if (op.centred()) {
+      Launch(queue, grid, threads, 0, "LayerNormForward", LayerForwardKernel<T, N>, x, w, b, y,
+             op.mean.f32(), op.rstd.f32(), width, op.eps);
+    } else {
+      Launch(queue, grid, threads, 0, "RmsNormForward", RmsForwardKernel<T, N>, x, w, y,
+             op.rstd.f32(), width, op.eps);
+    }
   });
 }
 
-void Enqueue(const Queue& queue, const LayerNormForward& op) {
-  ForPacks(op.x.dtype, {op.x, op.w, op.b, op.y}, op.x.cols, [&]<typename T, int N>(dim3 threads) {
-    Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormForward", LayerForwardKernel<T, N>,
-           MakeView<T>(op.x), static_cast<const T*>(op.w.data), static_cast<const T*>(op.b.data),
-           MakeView<T>(op.y), op.mean.f32(), op.rstd.f32(), static_cast<int>(op.x.cols), op.eps);
-  });
-}
-
-void Enqueue(const Queue& queue, const RmsNormBackwardInput& op) {
+void Enqueue(const Queue& queue, const NormBackwardInput& op) {
   const dim3 grid = Parts(op.x, op.w.cols);
   ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.w.cols,
            [&]<typename T, int N>(dim3 threads) {
-             Launch(queue, grid, threads, 0, "RmsNormBackwardInput",
-                    NormBackwardKernel<T, N, false>, MakeView<T>(op.dy), MakeView<T>(op.x),
-                    static_cast<const T*>(op.w.data), static_cast<const float*>(nullptr),
-                    op.rstd.f32(), MakeView<T>(op.add), MakeView<T>(op.dx),
-                    static_cast<int>(op.w.cols));
-           });
-}
-
-void Enqueue(const Queue& queue, const LayerNormBackwardInput& op) {
-  ForPacks(op.x.dtype, {op.dy, op.x, op.w, op.add, op.dx}, op.x.cols,
-           [&]<typename T, int N>(dim3 threads) {
-             Launch(queue, dim3(Rows(op.x)), threads, 0, "LayerNormBackwardInput",
-                    NormBackwardKernel<T, N, true>, MakeView<T>(op.dy), MakeView<T>(op.x),
-                    static_cast<const T*>(op.w.data), op.mean.f32(), op.rstd.f32(),
-                    MakeView<T>(op.add), MakeView<T>(op.dx), static_cast<int>(op.x.cols));
+             const auto kernel =
+                 op.centred() ? NormBackwardKernel<T, N, true> : NormBackwardKernel<T, N, false>;
+             Launch(queue, grid, threads, 0, "NormBackwardInput", kernel, MakeView<T>(op.dy),
+                    MakeView<T>(op.x), static_cast<const T*>(op.w.data),
+                    static_cast<const float*>(op.mean.data), op.rstd.f32(), MakeView<T>(op.add),
+                    MakeView<T>(op.dx), static_cast<int>(op.w.cols));
            });
 }
 

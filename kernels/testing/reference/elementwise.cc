@@ -61,16 +61,18 @@ double ActivateDerivative(Activation kind, double x) {
 void ReferenceBackend::Run(Stream&, const GatedForward& op) {
   op.Check();
   ForEachElement(op.y, [&](int64_t n, int64_t c) {
-    At(op.y, n, c) = Activate(op.kind, At(op.gate, n, c)) * At(op.up, n, c);
+    const double up = op.up.present() ? double{At(op.up, n, c)} : 1;
+    At(op.y, n, c) = Activate(op.kind, At(op.gate, n, c)) * up;
   });
 }
 
 void ReferenceBackend::Run(Stream&, const GatedBackward& op) {
   op.Check();
   ForEachElement(op.dy, [&](int64_t n, int64_t c) {
-    const double gate = At(op.gate, n, c), up = At(op.up, n, c), dy = At(op.dy, n, c);
+    const double gate = At(op.gate, n, c), dy = At(op.dy, n, c);
+    const double up = op.up.present() ? double{At(op.up, n, c)} : 1;
     At(op.dgate, n, c) = dy * up * ActivateDerivative(op.kind, gate);
-    At(op.dup, n, c) = dy * Activate(op.kind, gate);
+    if (op.dup.present()) At(op.dup, n, c) = dy * Activate(op.kind, gate);
   });
 }
 
@@ -86,20 +88,6 @@ void ReferenceBackend::Run(Stream&, const SoftcapBackward& op) {
   ForEachElement(op.dy, [&](int64_t n, int64_t c) {
     const double t = std::tanh(At(op.x, n, c) / op.cap);
     At(op.dx, n, c) = At(op.dy, n, c) * (1 - t * t);
-  });
-}
-
-void ReferenceBackend::Run(Stream&, const GeluForward& op) {
-  op.Check();
-  ForEachElement(op.y,
-                 [&](int64_t n, int64_t c) { At(op.y, n, c) = Activate(op.kind, At(op.x, n, c)); });
-}
-
-void ReferenceBackend::Run(Stream&, const GeluBackward& op) {
-  op.Check();
-  ForEachElement(op.dy, [&](int64_t n, int64_t c) {
-    const double derivative = ActivateDerivative(op.kind, At(op.x, n, c));
-    At(op.dx, n, c) = derivative * At(op.dy, n, c);
   });
 }
 

@@ -16,10 +16,7 @@ void ForParts(const Tensor& x, int64_t width, const Function& function) {
   }
 }
 
-}  // namespace
-
-void ReferenceBackend::Run(Stream&, const RmsNormForward& op) {
-  op.Check();
+void RmsForward(const NormForward& op) {
   const int64_t channels = op.w.cols;
   ForParts(op.x, channels, [&](int64_t n, int64_t part, int64_t first) {
     double squares = 0;
@@ -35,8 +32,7 @@ void ReferenceBackend::Run(Stream&, const RmsNormForward& op) {
 }
 
 // With xh = x * rstd and g = dy * w: dx = rstd * (g - xh * mean(g * xh)).
-void ReferenceBackend::Run(Stream&, const RmsNormBackwardInput& op) {
-  op.Check();
+void RmsBackwardInput(const NormBackwardInput& op) {
   const int64_t channels = op.w.cols;
   ForParts(op.x, channels, [&](int64_t n, int64_t part, int64_t first) {
     const double rstd = At(op.rstd, part, n);
@@ -52,8 +48,7 @@ void ReferenceBackend::Run(Stream&, const RmsNormBackwardInput& op) {
   });
 }
 
-void ReferenceBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace) {
-  op.Check();
+void RmsBackwardWeight(const NormBackwardWeight& op) {
   for (int64_t c = 0; c < op.dw.cols; ++c) {
     double sum = 0;
     ForParts(op.x, op.dw.cols, [&](int64_t n, int64_t part, int64_t first) {
@@ -63,8 +58,7 @@ void ReferenceBackend::Run(Stream&, const RmsNormBackwardWeight& op, Workspace) 
   }
 }
 
-void ReferenceBackend::Run(Stream&, const LayerNormForward& op) {
-  op.Check();
+void LayerForward(const NormForward& op) {
   const int64_t channels = op.x.cols;
   for (int64_t n = 0; n < op.x.rows; ++n) {
     double mean = 0, variance = 0;
@@ -82,8 +76,7 @@ void ReferenceBackend::Run(Stream&, const LayerNormForward& op) {
 }
 
 // With xh = (x - mean) * rstd and g = dy * w: dx = rstd * (g - mean(g) - xh * mean(g * xh)).
-void ReferenceBackend::Run(Stream&, const LayerNormBackwardInput& op) {
-  op.Check();
+void LayerBackwardInput(const NormBackwardInput& op) {
   const int64_t channels = op.x.cols;
   for (int64_t n = 0; n < op.x.rows; ++n) {
     const double mean = At(op.mean, n), rstd = At(op.rstd, n);
@@ -102,8 +95,7 @@ void ReferenceBackend::Run(Stream&, const LayerNormBackwardInput& op) {
   }
 }
 
-void ReferenceBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace) {
-  op.Check();
+void LayerBackwardWeight(const NormBackwardWeight& op) {
   for (int64_t c = 0; c < op.x.cols; ++c) {
     double dw = 0, db = 0;
     for (int64_t n = 0; n < op.x.rows; ++n) {
@@ -113,6 +105,23 @@ void ReferenceBackend::Run(Stream&, const LayerNormBackwardWeight& op, Workspace
     At(op.dw, c) += dw;
     At(op.db, c) += db;
   }
+}
+
+}  // namespace
+
+void ReferenceBackend::Run(Stream&, const NormForward& op) {
+  op.Check();
+  return op.centred() ? LayerForward(op) : RmsForward(op);
+}
+
+void ReferenceBackend::Run(Stream&, const NormBackwardInput& op) {
+  op.Check();
+  return op.centred() ? LayerBackwardInput(op) : RmsBackwardInput(op);
+}
+
+void ReferenceBackend::Run(Stream&, const NormBackwardWeight& op, Workspace) {
+  op.Check();
+  return op.centred() ? LayerBackwardWeight(op) : RmsBackwardWeight(op);
 }
 
 }  // namespace atl

@@ -91,10 +91,9 @@ struct AdamMoments {
 };
 
 // The update of AdamW or LAMB.
-template <typename Op>
 class AdamRule {
  public:
-  explicit AdamRule(const Op& op)
+  explicit AdamRule(const AdamStep& op)
       : op_(op),
         scale_(GetGradScale(op.grad_scale)),
         correction1_(1 - std::pow(op.beta1, static_cast<double>(op.step))),
@@ -108,7 +107,7 @@ class AdamRule {
   }
 
  private:
-  const Op& op_;
+  const AdamStep& op_;
   const double scale_, correction1_, correction2_;
 };
 
@@ -132,15 +131,16 @@ void ReferenceBackend::Run(Stream& stream, const MomentumStep& op) {
   if (op.param_copy.present()) Run(stream, Convert{.from = op.param, .to = op.param_copy});
 }
 
-void ReferenceBackend::Run(Stream& stream, const LambStep& op) {
+void ReferenceBackend::Run(Stream& stream, const AdamStep& op) {
   op.Check();
   const AdamRule rule(op);
-  for (int64_t i = 0; i < op.grad.size(); ++i) {
+  for (int64_t i = 0; i < op.param.size(); ++i) {
     const AdamMoments moments = rule(i);
     const double param = At(op.param, i);
     At(op.m, i) = moments.first;
     At(op.v, i) = moments.second;
-    At(op.param, i) = param - op.lr * (moments.direction + op.weight_decay * param);
+    At(op.param, i) = op.lamb ? param - op.lr * (moments.direction + op.weight_decay * param)
+                              : param * (1 - op.lr * op.weight_decay) - op.lr * moments.direction;
     if (op.zero_grad) At(op.grad, i) = 0;
   }
   if (op.param_copy.present()) Run(stream, Convert{.from = op.param, .to = op.param_copy});
@@ -164,22 +164,6 @@ void ReferenceBackend::Run(Stream&, const Normalize& op) {
   op.Check();
   const double norm = std::sqrt(double{At(op.sum_of_squares, 0)}) + 1e-7;
   for (int64_t i = 0; i < op.x.size(); ++i) At(op.y, i) = At(op.x, i) / norm;
-}
-
-void ReferenceBackend::Run(Stream&, const AdamW& op) {
-  op.Check();
-  const AdamRule rule(op);
-  for (int64_t i = 0; i < op.param.size(); ++i) {
-    const AdamMoments moments = rule(i);
-    const double decayed = At(op.param, i) * (1 - op.lr * op.weight_decay);
-    At(op.m, i) = moments.first;
-    At(op.v, i) = moments.second;
-    At(op.param, i) = decayed - op.lr * moments.direction;
-    if (op.zero_grad) At(op.grad, i) = 0;
-  }
-  if (!op.param_copy.present()) return;
-  Stream stream;
-  Run(stream, Convert{.from = op.param, .to = op.param_copy});
 }
 
 void ReferenceBackend::Run(Stream&, const SumOfSquares& op, Workspace) {

@@ -4,24 +4,29 @@
 
 namespace atl {
 
+AdamStep MakeAdamStep(const OptimizerOptions& options, const LayerState& layer,
+                      const UpdateCall& call, Range range, double learning_rate, bool decay) {
+  const OwnedElements elements = Elements(layer, range);
+  return {.param = elements.param,
+          .grad = elements.grad,
+          .m = elements.first,
+          .v = elements.second,
+          .grad_scale = call.grad_scale,
+          .param_copy = elements.copy,
+          .step = call.step,
+          .lr = learning_rate,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.epsilon,
+          .weight_decay = decay ? options.weight_decay : 0.0f,
+          .zero_grad = call.zero_grad};
+}
+
 void RunAdamW(Exec& exec, const OptimizerOptions& options, const LayerState& layer,
               const UpdateCall& call, Range range, float learning_rate, bool decay) {
   const Range owned = Intersection(range, layer.owned());
   if (owned.size() <= 0) return;
-  const OwnedElements elements = Elements(layer, owned);
-  exec.Run(AdamW{.param = elements.param,
-                 .grad = elements.grad,
-                 .m = elements.first,
-                 .v = elements.second,
-                 .grad_scale = call.grad_scale,
-                 .param_copy = elements.copy,
-                 .step = call.step,
-                 .lr = learning_rate,
-                 .beta1 = options.beta1,
-                 .beta2 = options.beta2,
-                 .eps = options.epsilon,
-                 .weight_decay = decay ? options.weight_decay : 0.0f,
-                 .zero_grad = call.zero_grad});
+  exec.Run(MakeAdamStep(options, layer, call, owned, learning_rate, decay));
 }
 
 namespace {

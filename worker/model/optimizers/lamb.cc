@@ -48,22 +48,11 @@ class LambRule final : public UpdateRule {
   }
 
  private:
-  LambStep Step(const LayerState& layer, const UpdateCall& call, Range range, bool decay,
+  AdamStep Step(const LayerState& layer, const UpdateCall& call, Range range, bool decay,
                 double ratio) const {
-    const OwnedElements elements = Elements(layer, range);
-    return {.param = elements.param,
-            .grad = elements.grad,
-            .m = elements.first,
-            .v = elements.second,
-            .grad_scale = call.grad_scale,
-            .param_copy = elements.copy,
-            .step = call.step,
-            .lr = ratio * call.learning_rate,
-            .beta1 = options_.beta1,
-            .beta2 = options_.beta2,
-            .eps = options_.epsilon,
-            .weight_decay = decay ? options_.weight_decay : 0.0f,
-            .zero_grad = call.zero_grad};
+    AdamStep step = MakeAdamStep(options_, layer, call, range, ratio * call.learning_rate, decay);
+    step.lamb = true;
+    return step;
   }
 
   const OptimizerOptions options_;

@@ -1,4 +1,4 @@
-#include "cli/read_text.h"
+#include "coordinator/plan_io/read_text.h"
 
 #include <cerrno>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace atl::cli {
+namespace atl {
 
 absl::StatusOr<std::string> ReadText(std::istream& file, const std::string& path,
                                      int64_t most_bytes) {
@@ -35,4 +35,4 @@ absl::StatusOr<std::string> ReadText(const std::string& path, int64_t most_bytes
   return ReadText(file, path, most_bytes);
 }
 
-}  // namespace atl::cli
+}  // namespace atl

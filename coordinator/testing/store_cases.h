@@ -1,7 +1,7 @@
 // Contents for tests of stores.
 
-#ifndef ATOLL_COORDINATOR_STORE_TESTING_H_
-#define ATOLL_COORDINATOR_STORE_TESTING_H_
+#ifndef ATOLL_COORDINATOR_TESTING_STORE_CASES_H_
+#define ATOLL_COORDINATOR_TESTING_STORE_CASES_H_
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -134,4 +134,4 @@ inline std::vector<StoreRecord> Sorted(std::vector<StoreRecord> records) {
 
 }  // namespace atl
 
-#endif  // ATOLL_COORDINATOR_STORE_TESTING_H_
+#endif  // ATOLL_COORDINATOR_TESTING_STORE_CASES_H_
