@@ -62,15 +62,15 @@ void Accounts::SetDown(Instant now, size_t worker, bool down) {
   of.up_since = now;
 }
 
-void Accounts::MoveToReplayed(size_t worker, Use from, Duration time) {
+void Accounts::Move(size_t worker, Use from, Use to, Duration time) {
   const Worker& of = workers_[worker];
   const double moved = Seconds(time) * of.used;
   sums_[static_cast<size_t>(from)] -= moved;
-  sums_[static_cast<size_t>(Use::kReplayed)] += moved;
+  sums_[static_cast<size_t>(to)] += moved;
   if (of.failure < 0) return;
   UseSums& owed = by_failure_[of.failure];
   if (from != Use::kComputing) owed[static_cast<size_t>(from)] -= moved;
-  owed[static_cast<size_t>(Use::kReplayed)] += moved;
+  owed[static_cast<size_t>(to)] += moved;
 }
 
 void Accounts::ChargeReplayed(size_t worker, Duration time) {

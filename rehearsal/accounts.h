@@ -41,9 +41,9 @@ class Accounts {
   // Owes what it does other than compute, from now until it computes again, to this failure.
   void Blame(Instant now, size_t worker, int64_t failure);
   int64_t blamed(size_t worker) const { return workers_[worker].failure; }
-  // Counts so much of what a worker's devices have done as lost, owed to the failure that it is
+  // Counts so much of what a worker's devices have done otherwise, owed to the failure that it is
   // blamed for.
-  void MoveToReplayed(size_t worker, Use from, Duration time);
+  void Move(size_t worker, Use from, Use to, Duration time);
   // Likewise, of finished steps: End(share) takes them out of the sum of all.
   void ChargeReplayed(size_t worker, Duration time);
   // `lost`: the share of finished steps whose tokens are not in the model.

@@ -40,6 +40,8 @@ Duration Worker::CopyTime(double bytes_per_parameter) const {
                      members / kHostBytesPerSecond);
 }
 
+Duration Worker::StateCopyTime() const { return CopyTime(kStateBytes); }
+
 // --------------------------------------------------------------------------------- the plan ----
 
 void Worker::Do(const worker::Reconfigure& action) {
@@ -60,10 +62,12 @@ bool Worker::IsHere(const IslandMember& member, const Worker& worker) const {
          world_.links.IsUp({site_, worker.site_}) && world_.links.IsUp({worker.site_, site_});
 }
 
-bool Worker::AllHere() const {
+bool Worker::AllHere() {
+  if (all_here_at_ == world_.reach) return true;
   for (size_t m = 0; m < plan_.members.size(); ++m) {
     if (!IsHere(plan_.members[m], *team_[m])) return false;
   }
+  all_here_at_ = world_.reach;
   return true;
 }
 
@@ -178,6 +182,16 @@ std::vector<std::pair<Links::Path, double>> Worker::ListCopies() const {
   return paths;
 }
 
+// Nothing else is sent by a leader's own card.
+std::optional<Duration> Worker::PredictCopies() const {
+  Duration takes{0};
+  for (const auto& [path, bytes] : ListCopies()) {
+    if (path.ends.first != path.ends.second) return std::nullopt;
+    takes = std::max(takes, world_.links.TimeAlone(path.ends, bytes));
+  }
+  return takes;
+}
+
 void Worker::MoveState(const std::vector<std::pair<Links::Path, double>>& moves,
                        Timeline::Action done) {
   state_on_links_.clear();
@@ -220,6 +234,8 @@ absl::Status Worker::PlanAlone() {
 void Worker::EndSetUp(worker::Reconfigured done, Duration replay) {
   const worker::Reconfigure action = *std::exchange(reconfigure_, std::nullopt);
   outstanding_ = setting_up_ = false;
+  pace_.kept = kNever;
+  all_here_at_ = -1;
   plan_ = action.plan;
   island_ = action.island;
   generation_ = action.generation;
@@ -263,6 +279,8 @@ void Worker::NoteParts() {
   }
   if (parts_.empty()) parts_.push_back(name());
   owned_ = world_.planner.ShareBySite(island_, parts_);
+  redundant_ = world_.planner.IsRedundant(island_, parts_);
+  copies_take_ = PredictCopies();
   std::map<NodeId, int64_t> devices = world_.planner.CountDevices(island_, parts_);
   if (devices.empty()) return;
   for (const Worker* const member : team_) {
@@ -322,18 +340,18 @@ void Worker::Do(const worker::MakeInitialWeights&) {
 }
 
 void Worker::Do(const worker::TrainStep& action) {
-  stepping_ = true;
+  pace_.stepping = true;
   scheduled_ = false;
   stuck_ = !AllHere();
-  step_tokens_ = Tokens(action.ranges);
-  step_began_ = world_.timeline.now();
-  step_ends_ = step_began_ + step_time();
+  pace_.step_tokens = Tokens(action.ranges);
+  pace_.step_began = world_.timeline.now();
+  pace_.step_ends = pace_.step_began + step_time();
 }
 
 void Worker::Do(const worker::InterruptStep& action) {
-  if (stepping_) {
-    if (!stuck_) LoseWork(Use::kComputing, world_.timeline.now() - step_began_);
-    stepping_ = stuck_ = scheduled_ = false;
+  if (pace_.stepping) {
+    if (!stuck_) LoseWork(Use::kComputing, world_.timeline.now() - pace_.step_began);
+    pace_.stepping = stuck_ = scheduled_ = false;
     ++step_number_;
     return Finish(kMoment, worker::CommandFailed{action.reason});
   }
@@ -396,42 +414,62 @@ SavedState Worker::MakeSavedState(const worker::SaveState& action) const {
   return state;
 }
 
+void Worker::BeginCopies(Instant now, int64_t steps, Pace& pace) const {
+  if (redundant_) return;
+  pace.kept = now + StateCopyTime() + *copies_take_;
+  pace.kept_steps = steps;
+}
+
+void Worker::ScheduleKept() {
+  if (pace_.kept == kNever) return;
+  AfterInRun(pace_.kept - world_.timeline.now(), [this, number = ++kept_number_] {
+    if (number != kept_number_ || pace_.kept != world_.timeline.now() || !leads_) return;
+    pace_.kept = kNever;
+    world_.islands[island_].copied_at = pace_.kept_steps;
+    Deliver(worker::StateSaved{{}, "", Tier::kMemory});
+  });
+}
+
 void Worker::Do(const worker::SaveState& action) {
+  const int64_t steps = world_.islands[island_].steps;
+  if (CopiesByItself(action)) {
+    Finish(StateCopyTime(), CopiedState());
+    BeginCopies(world_.timeline.now(), steps, pace_);
+    return ScheduleKept();
+  }
   const bool memory = action.tier == Tier::kMemory;
   worker::SaveState saved = action;
-  saved.about.save = world_.next_save++;
-  const bool by_owners =
-      memory && world_.planner.IsRedundant(island_, world_.islands[island_].members);
-  Finish(CopyTime(kStateBytes),
-         worker::StateCopied{by_owners ? worker::Kept::kByOwners : worker::Kept::kCopied});
-  if (by_owners) return;
-  const auto end = [this, saved, memory, steps = world_.islands[island_].steps,
-                    generation = generation_, number = plan_.number] {
+  if (!memory) saved.about.save = world_.next_save++;
+  Finish(StateCopyTime(), worker::StateCopied{worker::Kept::kCopied});
+  const auto end = [this, saved, memory, steps, generation = generation_, number = plan_.number] {
     if (generation != generation_ || number != plan_.number || !leads_) return;
     worker::StateSaved done{{}, "", saved.tier};
-    done.state.about = saved.about;
     if (memory) {
       world_.islands[island_].copied_at = steps;
     } else {
       held_.insert(saved.about.job);
       done.state = MakeSavedState(saved);
-      std::vector<NodeId>& members = world_.saves[saved.about.save];
-      for (const Worker* const member : team_) members.push_back(member->name());
-      std::deque<int64_t>& of_island = world_.islands[island_].saves;
-      of_island.push_back(saved.about.save);
-      if (of_island.size() > kSavesKept) {
-        world_.saves.erase(of_island.front());
-        of_island.pop_front();
-      }
+      NoteSave(saved.about.save);
     }
     Deliver(done);
   };
   if (memory) {
-    return AfterInRun(CopyTime(kStateBytes), [this, end] { MoveState(ListCopies(), end); });
+    return AfterInRun(StateCopyTime(), [this, end] { MoveState(ListCopies(), end); });
   }
   const double share = kStateBytes * static_cast<double>(world_.scene.parameters()) /
                        static_cast<double>(std::max<size_t>(1, plan_.members.size()));
-  AfterInRun(CopyTime(kStateBytes) + FromSeconds(share / kDiskBytesPerSecond), end);
+  AfterInRun(StateCopyTime() + FromSeconds(share / kDiskBytesPerSecond), end);
+}
+
+// Its members have it on their disks.
+void Worker::NoteSave(int64_t save) {
+  std::vector<NodeId>& members = world_.saves[save];
+  for (const Worker* const member : team_) members.push_back(member->name());
+  std::deque<int64_t>& of_island = world_.islands[island_].saves;
+  of_island.push_back(save);
+  if (of_island.size() <= kSavesKept) return;
+  world_.saves.erase(of_island.front());
+  of_island.pop_front();
 }
 
 }  // namespace atl::rehearsal

@@ -1,6 +1,7 @@
-// Steps: one by one, or as many at once as a copy of the core makes before it does anything else
-// than to begin the next one. What arrives meanwhile takes the core back to that instant.
+// Steps, and copies of the state between them: one by one, or as many at once as a copy of the core
+// orders before it does anything else. What arrives meanwhile takes the core back to that instant.
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -12,9 +13,10 @@ namespace {
 
 constexpr int64_t kLeapMax = int64_t{1} << 16;
 
-// The next step, where nothing else is to be done.
-const worker::TrainStep* OnlyStep(const worker::Actions& actions) {
-  return actions.list.size() == 1 ? std::get_if<worker::TrainStep>(&actions.list.front()) : nullptr;
+// When the next thing that is under way ends.
+template <class Pace>
+Instant NextEnd(const Pace& pace) {
+  return std::min({pace.stepping ? pace.step_ends : kNever, pace.copied, pace.kept});
 }
 
 }  // namespace
@@ -29,17 +31,20 @@ worker::StepDone Worker::DoneStep(int64_t tokens) const {
   return done;
 }
 
-void Worker::CountSteps(int64_t steps, int64_t tokens) {
-  world_.trained_tokens += tokens;
-  world_.steps += steps;
-  world_.islands[island_].steps += steps;
+void Worker::Count(const Made& made) {
+  world_.trained_tokens += made.tokens;
+  world_.steps += made.steps;
+  IslandState& state = world_.islands[island_];
+  state.steps += made.steps;
+  if (made.kept_steps >= 0) state.copied_at = made.kept_steps;
+  if (made.copying > Duration(0)) MoveWork(Use::kComputing, Use::kTransfers, made.copying);
 }
 
 void Worker::ScheduleStep(Instant deadline) {
   scheduled_ = true;
   const int64_t number = ++step_number_;
   const bool leaps = TryLeap(deadline);
-  const Instant end = leaps ? leap_->last : step_ends_;
+  const Instant end = leaps ? leap_->last : pace_.step_ends;
   AfterInRun(end - world_.timeline.now(), [this, number, leaps] {
     if (number != step_number_) return;
     leaps ? EndLeap() : EndStep();
@@ -47,31 +52,65 @@ void Worker::ScheduleStep(Instant deadline) {
 }
 
 void Worker::EndStep() {
-  stepping_ = scheduled_ = false;
-  CountSteps(1, step_tokens_);
-  Deliver(DoneStep(step_tokens_));
+  pace_.stepping = scheduled_ = false;
+  Count({1, pace_.step_tokens});
+  Deliver(DoneStep(pace_.step_tokens));
+}
+
+worker::Actions Worker::EndInLeap(Instant at, WorkerCore& core, Pace& pace, Made& made) const {
+  if (at == pace.kept) {
+    pace.kept = kNever;
+    made.kept_steps = pace.kept_steps;
+    return core.Step(at, worker::StateSaved{{}, "", Tier::kMemory});
+  }
+  if (at == pace.copied) {
+    pace.copied = kNever;
+    made.copying += StateCopyTime();
+    return core.Step(at, CopiedState());
+  }
+  pace.stepping = false;
+  ++made.steps;
+  made.tokens += pace.step_tokens;
+  return core.Step(at, DoneStep(pace.step_tokens));
+}
+
+bool Worker::BeginInLeap(Instant at, const worker::Actions& actions, int64_t steps,
+                         Pace& pace) const {
+  if (actions.list.size() > 1) return false;
+  if (!actions.list.empty()) {
+    const worker::Action& action = actions.list.front();
+    const auto* const save = std::get_if<worker::SaveState>(&action);
+    if (const auto* const step = std::get_if<worker::TrainStep>(&action)) {
+      pace.stepping = true;
+      pace.step_began = at;
+      pace.step_ends = at + step_time();
+      pace.step_tokens = Tokens(step->ranges);
+    } else if (save != nullptr && CopiesByItself(*save)) {
+      pace.copied = at + StateCopyTime();
+      BeginCopies(at, steps, pace);
+    } else {
+      return false;
+    }
+  }
+  return pace.stepping || pace.copied != kNever;
 }
 
 // An answer that is awaited would take the leap back at once.
 bool Worker::TryLeap(Instant deadline) {
-  if (!world_.scene.leaps || said_ || deadline < step_ends_) return false;
-  Leap leap{std::make_unique<WorkerCore>(*core_)};
-  Instant end = step_ends_;
-  int64_t tokens = step_tokens_;
-  for (;;) {
-    leap.actions = leap.ahead->Step(end, DoneStep(tokens));
-    leap.last = end;
-    leap.tokens += tokens;
-    ++leap.steps;
-    const worker::TrainStep* const next = OnlyStep(leap.actions);
-    end += step_time();
-    if (next == nullptr || leap.actions.deadline < end || end > world_.horizon ||
-        leap.steps >= kLeapMax) {
-      break;
-    }
-    tokens = Tokens(next->ranges);
-  }
+  if (!world_.scene.leaps || said_ || deadline < NextEnd(pace_)) return false;
+  Leap leap{std::make_unique<WorkerCore>(*core_), pace_};
+  const int64_t steps = world_.islands[island_].steps;
+  Pace next = pace_;
+  do {
+    leap.pace = next;
+    leap.last = NextEnd(leap.pace);
+    leap.actions = EndInLeap(leap.last, *leap.ahead, leap.pace, leap.made);
+    next = leap.pace;
+  } while (BeginInLeap(leap.last, leap.actions, steps + leap.made.steps, next) &&
+           NextEnd(next) <= std::min(leap.actions.deadline, world_.horizon) &&
+           leap.made.steps < kLeapMax);
   ++world_.leaps;
+  ++kept_number_;
   leap_ = std::move(leap);
   ArmTick(kNever, nullptr);
   return true;
@@ -80,8 +119,10 @@ bool Worker::TryLeap(Instant deadline) {
 void Worker::EndLeap() {
   Leap leap = *std::exchange(leap_, std::nullopt);
   core_ = std::move(leap.ahead);
-  stepping_ = scheduled_ = false;
-  CountSteps(leap.steps, leap.tokens);
+  pace_ = leap.pace;
+  scheduled_ = false;
+  Count(leap.made);
+  ScheduleKept();
   Carry(leap.actions);
 }
 
@@ -90,13 +131,21 @@ void Worker::RollBack() {
   leap_.reset();
   ++step_number_;
   scheduled_ = false;
-  while (step_ends_ < world_.timeline.now()) {
-    const worker::Actions actions = core_->Step(step_ends_, DoneStep(step_tokens_));
-    CountSteps(1, step_tokens_);
-    step_tokens_ = Tokens(OnlyStep(actions)->ranges);
-    step_began_ = step_ends_;
-    step_ends_ += step_time();
+  const Instant now = world_.timeline.now();
+  const int64_t steps = world_.islands[island_].steps;
+  Made made;
+  while (NextEnd(pace_) < now) {
+    const Instant at = NextEnd(pace_);
+    const worker::Actions actions = EndInLeap(at, *core_, pace_, made);
+    BeginInLeap(at, actions, steps + made.steps, pace_);
   }
+  if (pace_.copied != kNever) {
+    const Duration rest = std::exchange(pace_.copied, kNever) - now;
+    made.copying += StateCopyTime() - rest;
+    Finish(rest, CopiedState());
+  }
+  Count(made);
+  ScheduleKept();
 }
 
 }  // namespace atl::rehearsal

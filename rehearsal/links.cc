@@ -10,6 +10,11 @@ namespace {
 constexpr double kWaitMax = 1e8;  // seconds, longer than any rehearsal; times do not overflow
 constexpr double kDone = 1e-3;    // bytes: rounding of times to nanoseconds
 const std::string& kBetweenSites = *new std::string();
+
+Duration WaitFor(double bytes, double bytes_per_s) {
+  return Duration(
+      static_cast<int64_t>(std::min(kWaitMax * 1e9, std::ceil(bytes / bytes_per_s * 1e9))));
+}
 }  // namespace
 
 Links::Link& Links::GetLink(const Ends& ends, const std::string& node, bool receives) {
@@ -25,6 +30,11 @@ Links::Link& Links::GetLink(const Ends& ends, const std::string& node, bool rece
 Duration Links::Latency(const Ends& ends) const {
   return std::max(FromSeconds(scene_.links.at(ends).latency_s),
                   Duration(std::chrono::microseconds(50)));
+}
+
+Duration Links::TimeAlone(const Ends& ends, double bytes) const {
+  if (scene_.free_links) return Duration(0);
+  return WaitFor(bytes, scene_.links.at(ends).bytes_per_s) + Latency(ends);
 }
 
 bool Links::IsUp(const Ends& ends) const {
@@ -50,9 +60,7 @@ void Links::Schedule(Link& link) {
   const double rate = BytesPerSecond(link);
   if (rate <= 0) return;
   const double least = std::max(0.0, link.transfers.begin()->first.first - link.carried);
-  const auto wait =
-      Duration(static_cast<int64_t>(std::min(kWaitMax * 1e9, std::ceil(least / rate * 1e9))));
-  timeline_.After(wait, [this, &link, tick] {
+  timeline_.After(WaitFor(least, rate), [this, &link, tick] {
     if (tick != link.tick) return;
     Advance(link);
     std::vector<Timeline::Action> arrived;

@@ -45,6 +45,8 @@ class Links {
   void Break(const std::string& node);
   // Returns whether the transfer's link is up; none: it is not on its way.
   std::optional<bool> IsMoving(int64_t transfer) const;
+  // Until so many bytes are there that nothing shares the card with.
+  Duration TimeAlone(const Ends& ends, double bytes) const;
   // Until a short message is there, on a link that is up.
   Duration Latency(const Ends& ends) const;
   bool IsUp(const Ends& ends) const;

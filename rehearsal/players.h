@@ -86,6 +86,7 @@ struct World {
   std::map<std::pair<Generation, NodeId>, Leadership> handed_over;  // by who led
   std::map<int64_t, std::vector<NodeId>> saves;  // on these members' disks, by number
   int64_t next_save = 1;
+  int64_t reach = 0;  // grows when a worker starts or ends, a link breaks or is mended
   int64_t trained_tokens = 0;
   int64_t steps = 0;
   int64_t leaps = 0;
@@ -211,13 +212,30 @@ class Worker : public Member {
 
  private:
   using WorkerCore = worker::WorkerCore;
-  // Steps that a copy of the core has made ahead of time.
-  struct Leap {
-    std::unique_ptr<WorkerCore> ahead;
-    Instant last;  // when its last step ends
+  // What the devices do by themselves: steps, and copies of the state in other members' memory.
+  struct Pace {
+    bool stepping = false;
+    Instant step_began, step_ends;
+    int64_t step_tokens = 0;
+    // In leaps: the state is copied, and steps go on.
+    Instant copied = kNever;
+    // Others have the copies, of the island's state after so many steps.
+    Instant kept = kNever;
+    int64_t kept_steps = 0;
+  };
+  struct Made {
     int64_t steps = 0;
     int64_t tokens = 0;
-    worker::Actions actions;  // of its last step
+    Duration copying{0};      // without steps
+    int64_t kept_steps = -1;  // of the newest copies
+  };
+  // What a copy of the core has done ahead of time.
+  struct Leap {
+    std::unique_ptr<WorkerCore> ahead;
+    Pace pace;
+    Made made;
+    Instant last;             // its end
+    worker::Actions actions;  // then
   };
   MemberKind kind() const override { return MemberKind::kWorker; }
   void OnConnected() override { Deliver(worker::Connected{}); }
@@ -262,7 +280,7 @@ class Worker : public Member {
   absl::Status PlanAlone();
   bool IsHere(const IslandMember& member, const Worker& worker) const;
   bool Follows(const worker::Reconfigure& action, const IslandMember& member) const;
-  bool AllHere() const;  // and the links between them are up
+  bool AllHere();  // and the links between them are up
   // Returns what the devices still hold of the island's state under the plan that is being set up,
   // and how long it takes to move and replay.
   worker::Reconfigured KeepState(Duration* takes, Duration* replay);
@@ -275,11 +293,25 @@ class Worker : public Member {
       const IslandPlan& plan, const std::set<std::pair<NodeId, Incarnation>>& had) const;
   // Lists what each member sends the next ones, to be kept in their memory.
   std::vector<std::pair<Links::Path, double>> ListCopies() const;
-  // The devices' work of so long was lost.
+  // The devices' work of so long was lost, or of another use.
   void LoseWork(Use from, Duration time);
+  void MoveWork(Use from, Use to, Duration time);
   void ChargeLostSteps();
   SavedState MakeSavedState(const worker::SaveState& action) const;
   Duration CopyTime(double bytes_per_parameter) const;
+  Duration StateCopyTime() const;
+  // Returns how long the copies are on their way; none: other transfers decide that.
+  std::optional<Duration> PredictCopies() const;
+  bool CopiesByItself(const worker::SaveState& action) const {
+    return action.tier == Tier::kMemory && (redundant_ || copies_take_);
+  }
+  worker::StateCopied CopiedState() const {
+    return {redundant_ ? worker::Kept::kByOwners : worker::Kept::kCopied};
+  }
+  // Begins copies of the state after so many steps.
+  void BeginCopies(Instant now, int64_t steps, Pace& pace) const;
+  void ScheduleKept();
+  void NoteSave(int64_t save);
   void CancelAll(std::vector<int64_t>& transfers);
   // Forgets those at the end that have arrived.
   bool AnyMoves(std::vector<int64_t>& transfers) const;
@@ -292,14 +324,18 @@ class Worker : public Member {
   }
 
   // ---- leaps.cc ----
-  // Plans the end of the step under way: by itself, or of all up to the next thing that matters.
+  // Plans the end of the step under way: alone, or of all up to the next thing that matters.
   void ScheduleStep(Instant deadline);
   bool TryLeap(Instant deadline);
   void EndStep();
   void EndLeap();
   void RollBack();
   worker::StepDone DoneStep(int64_t tokens) const;
-  void CountSteps(int64_t steps, int64_t tokens);
+  // Ends what is under way and ends then, or begins what the core orders. False: that is another
+  // thing than a step or copies.
+  worker::Actions EndInLeap(Instant at, WorkerCore& core, Pace& pace, Made& made) const;
+  bool BeginInLeap(Instant at, const worker::Actions& actions, int64_t steps, Pace& pace) const;
+  void Count(const Made& made);
   Duration step_time() const { return Duration(plan_.step_ns); }
   int64_t Tokens(const std::vector<PositionRange>& ranges) const;
 
@@ -324,20 +360,22 @@ class Worker : public Member {
   std::vector<Worker*> team_;  // its members, or this worker
   size_t followed_by_ = 0;     // the first so many members follow reconfigure_'s plan
   bool leads_ = false;
+  int64_t all_here_at_ = -1;          // World::reach when plan_'s members were all here
   Use noted_use_ = Use::kRestarting;  // by its members' accounts, too
   std::vector<NodeId> parts_;         // members with a part
   // Shares of the model that owners at each site push and pull, of the plan that is set up.
   std::map<std::string, double> owned_;
+  bool redundant_ = false;               // that plan has everything on two workers
+  std::optional<Duration> copies_take_;  // see PredictCopies
 
   // Following.
   std::optional<MemberOrder> follows_;
 
-  // The step under way.
-  bool stepping_ = false;
+  // What is under way by itself.
+  Pace pace_;
+  int64_t kept_number_ = 0;
   bool stuck_ = false;  // a member is lost: it does not end
   bool scheduled_ = false;
-  Instant step_began_, step_ends_;
-  int64_t step_tokens_ = 0;
   int64_t step_number_ = 0;
   std::optional<Leap> leap_;
 

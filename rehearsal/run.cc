@@ -194,6 +194,7 @@ class Fate {
     const Links::Ends ends{failure.subject.substr(0, arrow), failure.subject.substr(arrow + 1)};
     for (const auto& worker : world_.workers) worker->NoteProgress();
     world_.links.Change(ends, failure.factor);
+    ++world_.reach;
     for (const auto& worker : world_.workers) {
       const bool at_end = worker->site() == ends.first || worker->site() == ends.second;
       if (at_end) BlameOne(number, *worker);
@@ -208,6 +209,7 @@ class Fate {
     if (back >= world_.horizon) return;
     world_.timeline.At(back, [this, ends, factor = failure.factor] {
       world_.links.Restore(ends, factor);
+      ++world_.reach;
       for (const auto& worker : world_.workers) {
         if (worker->alive()) worker->MembersBack();
       }

@@ -14,9 +14,11 @@ Worker::Worker(World* world, size_t index, const SceneWorker* described)
 void Worker::Start() {
   if (alive()) return;
   BeginRun();
+  ++world_.reach;
   ++incarnation_;
   connected_ = outstanding_ = preparing_ = leaving_ = said_ = false;
-  leads_ = setting_up_ = stepping_ = stuck_ = scheduled_ = false;
+  leads_ = setting_up_ = stuck_ = scheduled_ = false;
+  pace_ = Pace();
   reconfigure_.reset();
   follows_.reset();
   leap_.reset();
@@ -41,8 +43,8 @@ void Worker::Start() {
 void Worker::End() {
   RollBack();
   const bool led = leads_;
-  if (stepping_ && !stuck_) {
-    const Duration done = world_.timeline.now() - step_began_;
+  if (pace_.stepping && !stuck_) {
+    const Duration done = world_.timeline.now() - pace_.step_began;
     LoseWork(Use::kComputing, done);
   }
   if (led) {
@@ -51,8 +53,9 @@ void Worker::End() {
   CancelAll(on_links_);
   CancelAll(state_on_links_);
   EndRun();
+  ++world_.reach;
   core_.reset();
-  stepping_ = false;
+  pace_.stepping = false;
   UpdateUse();
   for (Worker* const other : team_) {
     if (other != this && other->alive()) other->UpdateUse();
@@ -115,12 +118,13 @@ bool Worker::AnyMoves(std::vector<int64_t>& transfers) const {
 }
 
 void Worker::NoteProgress() {
-  const bool idle = !stepping_ && !outstanding_ && on_links_.empty() && state_on_links_.empty();
+  const bool idle =
+      !pace_.stepping && !outstanding_ && on_links_.empty() && state_on_links_.empty();
   if (idle) return;
   if (!alive() || !connected_ || !world_.links.IsUp({site_, world_.coordinator->site()})) return;
   const bool moving = AnyMoves(on_links_) || AnyMoves(state_on_links_);
   const bool waits = !on_links_.empty() || !state_on_links_.empty();
-  const bool works = (stepping_ && !stuck_) || outstanding_;
+  const bool works = (pace_.stepping && !stuck_) || outstanding_;
   if (moving || (!waits && works)) progress_ = world_.timeline.now();
 }
 
@@ -132,8 +136,8 @@ void Worker::MemberLost() {
     ++command_;
     CancelAll(state_on_links_);
   }
-  if (stepping_ && !stuck_) {
-    LoseWork(Use::kComputing, world_.timeline.now() - step_began_);
+  if (pace_.stepping && !stuck_) {
+    LoseWork(Use::kComputing, world_.timeline.now() - pace_.step_began);
     stuck_ = true;
     ++step_number_;
     scheduled_ = false;
@@ -143,8 +147,8 @@ void Worker::MemberLost() {
 
 void Worker::MembersBack() {
   if (reconfigure_) return SetUpIfAllFollow();
-  if (!stepping_ || !stuck_ || !AllHere()) return;
-  stepping_ = stuck_ = false;
+  if (!pace_.stepping || !stuck_ || !AllHere()) return;
+  pace_.stepping = stuck_ = false;
   Finish(Duration(0), worker::CommandFailed{"a link was down"});
 }
 
@@ -161,12 +165,13 @@ void Worker::LinkDown(const Links::Ends& ends) {
 // The step under way is lost, whatever is done with it later.
 void Worker::BringTo(Instant end) {
   RollBack();
-  if (stepping_ && !stuck_) LoseWork(Use::kComputing, std::min(end, step_ends_) - step_began_);
+  if (pace_.stepping && !stuck_)
+    LoseWork(Use::kComputing, std::min(end, pace_.step_ends) - pace_.step_began);
 }
 
 Use Worker::CurrentUse() const {
   if (!alive()) return Use::kWaiting;
-  if (stepping_) return stuck_ ? Use::kReplanning : Use::kComputing;
+  if (pace_.stepping) return stuck_ ? Use::kReplanning : Use::kComputing;
   if (reconfigure_) return Use::kReplanning;
   if (leads_) return Use::kTransfers;
   if (follows_) {
@@ -193,7 +198,7 @@ void Worker::UpdateUse() {
   if (std::exchange(noted_use_, use) == use || !alive() || !leads_) return;
   for (Worker* const other : team_) {
     if (other == this || !other->alive()) continue;
-    const bool follows = other->follows_ && !other->stepping_ && !other->reconfigure_ &&
+    const bool follows = other->follows_ && !other->pace_.stepping && !other->reconfigure_ &&
                          !other->leads_ && other->follows_->plan.members.front().worker == name();
     world_.accounts.Set(now, other->index_,
                         follows ? other->FollowedUse(*this) : other->CurrentUse());
@@ -209,11 +214,11 @@ void Worker::ChargeLostSteps() {
   state.adopted_at = state.steps;
 }
 
-void Worker::LoseWork(Use from, Duration time) {
-  for (const Worker* const member : team_) {
-    world_.accounts.MoveToReplayed(member->index_, from, time);
-  }
-  if (team_.empty()) world_.accounts.MoveToReplayed(index_, from, time);
+void Worker::LoseWork(Use from, Duration time) { MoveWork(from, Use::kReplayed, time); }
+
+void Worker::MoveWork(Use from, Use to, Duration time) {
+  for (const Worker* const member : team_) world_.accounts.Move(member->index_, from, to, time);
+  if (team_.empty()) world_.accounts.Move(index_, from, to, time);
 }
 
 void Worker::Deliver(const worker::Event& event) {
@@ -231,7 +236,7 @@ void Worker::Carry(const worker::Actions& actions) {
   }
   NoteProgress();
   ArmTick(actions.deadline, [this] { Deliver(worker::Tick{}); });
-  if (stepping_ && !scheduled_ && !stuck_) ScheduleStep(actions.deadline);
+  if (pace_.stepping && !scheduled_ && !stuck_) ScheduleStep(actions.deadline);
   UpdateUse();
 }
 

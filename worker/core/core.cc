@@ -310,7 +310,7 @@ void WorkerCore::Impl::OnMessage(const IslandOrder& order) {
   }
   // A pull that failed may succeed now.
   if (!order_ || order.committed_version != order_->committed_version) pull_.retry_at = now_;
-  order_ = order;
+  order_ = std::make_shared<const IslandOrder>(order);
   preparation_.requested.reset();
   session_.heartbeat_at = now_;
 }

@@ -22,7 +22,9 @@
 //  * A new generation forgets leases, contribution and local steps: they were fenced off (fencing).
 //  * State is saved to disks and the remote tier only when nothing is in flight, so that a worker
 //    that resumes from it cannot push the same steps twice.
-//  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect.
+//  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect; a
+//  push
+//    that is granted is requested again after ever longer times, while grants have no news.
 //    Messages of an older epoch, generation or sequence, and repetitions, change nothing; nor do
 //    those of another cluster than the first that welcomed it.
 //  * A job that is stopped frees memory; only ForgetJob deletes what is saved of it.

@@ -12,6 +12,9 @@ namespace {
 
 // A part that is staged is said to be missing for so long: it is pushed again.
 constexpr Duration kStagedIsLostAfter = std::chrono::seconds(10);
+// A granted request is repeated in case the coordinator misses what was staged; a shard that has
+// moved, and a new connection, do not wait for that.
+constexpr Duration kGrantedRepeatMax = 8 * kRetryInterval;
 // In a portion at least; each costs the coordinator a durable write.
 constexpr int64_t kLeasedSteps = 6;
 
@@ -61,16 +64,21 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
   // for members of another plan.
   std::vector<InFlight::Push> pushes;
   std::vector<InFlight::Push>& before = in_flight_->pushes;
+  bool has_news = false;
   for (const GrantedPush& part : grant.order) {
     if (FindPlacement(part) == nullptr) continue;
     auto push = std::find_if(before.begin(), before.end(),
                              [&](const InFlight::Push& p) { return p.part == part; });
     if (push == before.end()) {
+      has_news = true;
       pushes.push_back({part, InFlight::Shard::kWanted, now_});
       continue;
     }
     pushes.push_back(*push);
     before.erase(push);
+    const bool ended = pushes.back().state == InFlight::Shard::kStaged ||
+                       pushes.back().state == InFlight::Shard::kRefused;
+    has_news = has_news || ended;
     // The coordinator still expects it: perhaps the server was behind, the shard has moved, or its
     // server has lost what it staged.
     const Duration patience = in_flight_->moved ? Duration::zero() : kStagedIsLostAfter;
@@ -86,6 +94,8 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     if (ends) pushes.push_back(push);
   }
   in_flight_->pushes = std::move(pushes);
+  in_flight_->repeat_after =
+      has_news ? kRetryInterval : std::min(2 * in_flight_->repeat_after, kGrantedRepeatMax);
 }
 
 // Where it goes; null: the order has no such part of a shard.
@@ -123,7 +133,8 @@ void WorkerCore::Impl::On(const PushShardDone& done) {
         counters_.pushed_bytes += done.bytes;
         break;
       case ShardPushStatus::kRefused:
-        push.state = InFlight::Shard::kRefused;
+        push.state = InFlight::Shard::kRefused;  // until it is granted again
+        in_flight_->request_at = std::min(in_flight_->request_at, now_ + kRetryInterval);
         LogOnce(absl::StrCat("push of shard ", part.shard, " was refused: ", done.reason));
         break;
       case ShardPushStatus::kFailed:
@@ -176,7 +187,7 @@ void WorkerCore::Impl::PlanPushes() {
       }
     }
     Emit(Send{std::move(request)});
-    flight.request_at = now_ + kRetryInterval;
+    flight.request_at = now_ + flight.repeat_after;
     Due(flight.request_at);
   }
   if (!SetUp() || command_ == Command::kReconfigure) return;  // its owners are being found

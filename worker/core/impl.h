@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -227,7 +228,7 @@ class WorkerCore::Impl {
   Instant logged_at_;               // the newest
 
   // The island. Everything below is meaningless without an order.
-  std::optional<IslandOrder> order_;
+  std::shared_ptr<const IslandOrder> order_;  // copies of a core share it
   struct SeenOrder {
     JobId job;
     IslandId island = 0;

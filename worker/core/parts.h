@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -115,13 +116,14 @@ struct InFlight {
 
   ContributionId id;
   Work work;
-  bool moments = false;                // its pushes have the optimizer's, too
-  bool captured = false;               // its pseudo-gradient is there
-  std::vector<PartDigest> parts = {};  // of it, where they are wanted
-  Instant began_at;                    // its capture
-  Instant staged_at;                   // the newest of its pushes that was staged
-  Instant request_at;                  // when to send PushRequest (again)
-  std::vector<Push> pushes;            // in the granted order, and what is still in flight
+  bool moments = false;                    // its pushes have the optimizer's, too
+  bool captured = false;                   // its pseudo-gradient is there
+  std::vector<PartDigest> parts = {};      // of it, where they are wanted
+  Instant began_at;                        // its capture
+  Instant staged_at;                       // the newest of its pushes that was staged
+  Instant request_at;                      // when to send PushRequest (again)
+  Duration repeat_after = kRetryInterval;  // grows while grants have no news
+  std::vector<Push> pushes;                // in the granted order, and what is still in flight
   // The trouble of one shard that failed and was not pushed yet: others most often have the same.
   struct Trouble {
     ShardId shard = 0;
@@ -169,9 +171,9 @@ struct Saving {
   PlanName no_copies;       // under this plan no member can keep copies
   PlanName kept_by_owners;  // under this plan every element has another owner
   Instant began;
-  SaveCost cost;  // of copies in memory
-  std::vector<SavedState> states;
-  bool report_due = false;  // in the next heartbeat
+  SaveCost cost;                                          // of copies in memory
+  std::vector<std::shared_ptr<const SavedState>> states;  // shared by copies of a core
+  bool report_due = false;                                // in the next heartbeat
   // The order's state to resume, which the devices have, until its base is adopted.
   std::optional<LocalCheckpoint> resumed;
   bool resume_tried = false;

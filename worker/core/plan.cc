@@ -54,8 +54,9 @@ void WorkerCore::Impl::PlanLink() {
   } else if (Due(session_.heartbeat_at)) {
     WorkerHeartbeat heartbeat;
     if (order_) heartbeat.progress = Progress();
-    if (order_ && std::exchange(saving_.report_due, false))
-      heartbeat.progress->saved = saving_.states;
+    if (order_ && std::exchange(saving_.report_due, false)) {
+      for (const auto& state : saving_.states) heartbeat.progress->saved.push_back(*state);
+    }
     if (following_.order) {
       heartbeat.member = MemberProgress{following_.order->job,        following_.order->island,
                                         following_.order->generation, following_.state.plan_number,

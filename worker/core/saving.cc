@@ -120,12 +120,12 @@ void WorkerCore::Impl::On(const StateSaved& event) {
     LogOnce(absl::StrCat(NotSaved(event.tier), event.trouble));
   }
   if (event.state.units.empty() || event.state.about.island != order_->island) return;
-  std::erase_if(saving_.states, [&](const SavedState& state) {
-    return state.holders.empty() || state.holders[0].tier == event.tier;
+  std::erase_if(saving_.states, [&](const auto& state) {
+    return state->holders.empty() || state->holders[0].tier == event.tier;
   });
-  saving_.states.push_back(event.state);
+  saving_.states.push_back(std::make_shared<const SavedState>(event.state));
   std::sort(saving_.states.begin(), saving_.states.end(),
-            [](const auto& a, const auto& b) { return a.about.inner_step > b.about.inner_step; });
+            [](const auto& a, const auto& b) { return a->about.inner_step > b->about.inner_step; });
   saving_.report_due = true;
   session_.heartbeat_at = now_;
 }
