@@ -58,10 +58,7 @@ int main(int argc, char** argv) {
                  "validity of the certificates of members that join, such as 720h; they are "
                  "renewed in time")
       ->capture_default_str();
-  std::vector<std::string> quotas;
-  app.add_option("--quota", quotas,
-                 "NAME=DEVICES, of jobs that NAME or (vision-*) a name that begins so submits; "
-                 "beyond it they have what is idle. May be repeated");
+  atl::AddQuotaFlag(app, &options);
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);
@@ -78,12 +75,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   options.certificate_lifetime_s = absl::ToInt64Seconds(parsed);
-  absl::StatusOr<std::vector<atl::DeviceQuota>> parsed_quotas = atl::ParseQuotas(quotas);
-  if (!parsed_quotas.ok()) {
-    std::fprintf(stderr, "atoll-coordinator: --quota: %s\n",
-                 std::string(parsed_quotas.status().message()).c_str());
-    return 2;
-  }
-  options.core.quotas = *std::move(parsed_quotas);
   return Serve(std::move(options));
 }

@@ -47,6 +47,21 @@ void AddStoreFlags(App& app, ServerOptions* options) {
                  "HOST:PORT at which others reach --listen; standby coordinators refer to it");
 }
 
+// Throws App's error of a value: what is wrong with it.
+template <class App>
+void AddQuotaFlag(App& app, ServerOptions* options) {
+  app.template add_option_function<std::vector<std::string>>(
+      "--quota",
+      [options](const std::vector<std::string>& texts) {
+        auto quotas = ParseQuotas(texts);
+        if (!quotas.ok())
+          throw CLI::ValidationError("--quota", std::string(quotas.status().message()));
+        options->core.quotas = *std::move(quotas);
+      },
+      "NAME=DEVICES, of jobs that NAME or (vision-*) a name that begins so submits; beyond it they "
+      "have what is idle. May be repeated");
+}
+
 class CoordinatorServer {
  public:
   // Listens and, with the store in its state folder, recovers; nothing is answered before Run, but

@@ -411,6 +411,20 @@ auto SayWhatStoresWaitFor(EventLoop<Event>* loop) {
   return absl::MakeCleanup([] { WatchWaits(nullptr); });
 }
 
+// Null: no member can wait here.
+absl::StatusOr<std::unique_ptr<Relay>> OpenRelay(const DaemonOptions& options, WorkerHello* hello,
+                                                 TensorClient* tensors, GroupMember* member) {
+  const std::string& link = options.peer_endpoints[0];
+  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<Relay> relay, Relay::Open(options.relay, link, link));
+  if (relay == nullptr) return relay;
+  hello->relay_address = relay->address();
+  hello->relay_secret = relay->secret();
+  hello->relay_own = relay->own();
+  tensors->UseOwnRelay(relay->near(), relay->secret());
+  member->link().UseOwnRelay(relay->near(), relay->secret());
+  return relay;
+}
+
 // `comes_back`: the process is to start again.
 absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(SetDefaults(&options)));
@@ -445,21 +459,12 @@ absl::StatusOr<int> RunOnce(DaemonOptions options, bool* comes_back) {
 
   ATOLL_ASSIGN_OR_RETURN(Identity identity, MakeIdentity(options, incarnation, devices, *member,
                                                          *state, options.state_dir + kCheckpoints));
-  const std::string& link = options.peer_endpoints[0];
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Relay> relay,
-                         Relay::Open(options.relay, link, link));
-  if (relay != nullptr) {
-    identity.hello.relay_address = relay->address();
-    identity.hello.relay_secret = relay->secret();
-    identity.hello.relay_own = relay->own();
-    tensors->UseOwnRelay(relay->near(), relay->secret());
-    member->link().UseOwnRelay(relay->near(), relay->secret());
-  }
-  AttachOptions attach;
-  attach.coordinator = options.coordinator;
-  attach.tls = options.tls;
-  attach.name = options.name;
-  attach.incarnation = incarnation;
+                         OpenRelay(options, &identity.hello, tensors.get(), member.get()));
+  AttachOptions attach{.coordinator = options.coordinator,
+                       .tls = options.tls,
+                       .name = options.name,
+                       .incarnation = incarnation};
   WorkerProfiler profiler(RealFiles(), ProfilerOptions(options, *state, identity, devices, &loop));
   if (options.profile_again) profiler.Forget();
   DaemonMetrics metrics(state->path(), devices.size());

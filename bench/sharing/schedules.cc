@@ -73,7 +73,7 @@ class Search {
   }
 
  private:
-  // Of what is left, each job alone on all workers that it can use.
+  // Takes each job alone on all workers that it can use, for what is left of it.
   double Bound(const Progress& p) const {
     double bound = p.cost;
     for (size_t job = 0; job < c_.jobs.size(); ++job) {

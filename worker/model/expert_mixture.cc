@@ -62,9 +62,8 @@ void ExpertMixture::ForwardShared(Exec& exec, const Params& w, const Stash& s, c
 // ---- B ----
 
 void ExpertMixture::BackwardInput(Exec& exec, const Params& w, const Stash& s,
-                                  const RouterCall& router, const Tensor& loads,
-                                  const BatchShape& shape, const Tensor& dy, const Tensor& add,
-                                  const Tensor& dx) const {
+                                  const RouterCall& router, const BatchShape& shape,
+                                  const Tensor& dy, const Tensor& add, const Tensor& dx) const {
   const Tensor gate = s.up.Columns(0, f_), up = s.up.Columns(f_, f_);
   const Tensor sorted = exec.Temporary(compute_, s.up.rows, d_);
   const Tensor dhidden = exec.Temporary(compute_, s.up.rows, f_);
@@ -76,7 +75,7 @@ void ExpertMixture::BackwardInput(Exec& exec, const Params& w, const Stash& s,
                                  Chosen(dweights), activation_});
   if (shared_ > 0) SharedBackward(exec, w, s, dy, dweights);
   exec.AllReduceSum(dweights);
-  RouterBackward(exec, s, router, loads, shape, dweights);
+  RouterBackward(exec, s, router, shape, dweights);
 
   exec.Run(GroupedBackwardInput{s.up, GateUp(w), stride(), s.group_starts, sorted});
   exec.Run(AddRows{sorted, s.rows, add, dx});
@@ -100,8 +99,7 @@ void ExpertMixture::SharedBackward(Exec& exec, const Params& w, const Stash& s, 
 }
 
 void ExpertMixture::RouterBackward(Exec& exec, const Stash& s, const RouterCall& router,
-                                   const Tensor& loads, const BatchShape& shape,
-                                   const Tensor& dweights) const {
+                                   const BatchShape& shape, const Tensor& dweights) const {
   RouterLosses losses{
       .balance = static_cast<float>(experts_.adds_auxiliary_loss ? experts_.auxiliary_loss : 0) /
                  static_cast<float>(mixtures_),
@@ -111,7 +109,7 @@ void ExpertMixture::RouterBackward(Exec& exec, const Stash& s, const RouterCall&
       .starts = router.starts,
       .terms = exec.Temporary(StateType(compute_), 2, shape.tokens()),
       .totals = router.totals,
-      .loads = loads};
+      .loads = router.loads};
   if (losses.present()) exec.Run(CountExperts{s.chosen, losses.counts, losses.starts});
   exec.Run(RouteBackward{rule(), Scores(s.logits), s.chosen, Chosen(dweights), Scores(s.dlogits),
                          losses});

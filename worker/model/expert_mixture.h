@@ -70,11 +70,10 @@ class ExpertMixture {
   // F: y = add + what the experts here make of x; `add`, optional, may be y.
   void Forward(Exec& exec, const Params& w, const Stash& s, const Tensor& x, const Tensor& add,
                const Tensor& y) const;
-  // B: dx = add + the gradient of x, this rank's part of it; `add`, optional, may be dx. Adds
-  // experts' loads to `loads`, where there is a correcting bias.
+  // B: dx = add + the gradient of x, this rank's part of it; `add`, optional, may be dx.
   void BackwardInput(Exec& exec, const Params& w, const Stash& s, const RouterCall& router,
-                     const Tensor& loads, const BatchShape& shape, const Tensor& dy,
-                     const Tensor& add, const Tensor& dx) const;
+                     const BatchShape& shape, const Tensor& dy, const Tensor& add,
+                     const Tensor& dx) const;
   // W.
   void BackwardWeight(Exec& exec, const Params& g, const Stash& s, const Tensor& x,
                       const Tensor& dy) const;
@@ -84,8 +83,8 @@ class ExpertMixture {
                      const Tensor& y) const;
   void SharedBackward(Exec& exec, const Params& w, const Stash& s, const Tensor& dy,
                       const Tensor& dweights) const;
-  void RouterBackward(Exec& exec, const Stash& s, const RouterCall& router, const Tensor& loads,
-                      const BatchShape& shape, const Tensor& dweights) const;
+  void RouterBackward(Exec& exec, const Stash& s, const RouterCall& router, const BatchShape& shape,
+                      const Tensor& dweights) const;
 
   RouterRule rule() const;
   // Columns of logits and weights: those of the chosen experts, and the shared one's behind them.

@@ -37,7 +37,7 @@ class LayerBase : public Layer {
     Exec exec = Start(call);
     DoBackwardInput(exec,
                     {call.shape, memory, call.constants, stash, input, grad_output, call.borders,
-                     false, call.router, Room(exec)},
+                     false, AddLoads(call.router, memory), Room(exec)},
                     grad_input);
     return exec.status();
   }
@@ -208,6 +208,15 @@ class LayerBase : public Layer {
     const int64_t hidden = config.has_dense_blocks() ? part.ffn.size() : 0;
     return config.d_model * std::max(channels * config.head_dim(),
                                      config.architecture().gated() ? 2 * hidden : hidden);
+  }
+
+  // Returns the call with where a correcting bias's loads wait for the optimizer: nowhere where
+  // that is frozen.
+  RouterCall AddLoads(RouterCall router, const LayerMemory& memory) const {
+    if (!adapts_) {
+      router.loads = At(memory.grads, state_, Param::kCorrection, 1, config_.experts.count);
+    }
+    return router;
   }
 
   Tensor Room(Exec& exec) const {

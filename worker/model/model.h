@@ -79,6 +79,7 @@ struct RouterCall {
   Tensor share;   // f32 [1, 1]: of a sequence in their means over the step's sequences
   Tensor totals;  // f32 [1, 2 + E]: += RouterLosses; absent: there are none
   Tensor starts;  // of documents, where sequences have several
+  Tensor loads;   // f32 [1, E]: see RouterLosses; absent: none are kept
 };
 
 // Arguments that all calls of one layer on one stream share.

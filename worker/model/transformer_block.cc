@@ -120,10 +120,6 @@ class TransformerBlock final : public LayerBase {
                                        : Weight(a, use, rows, cols);
     });
   }
-  // Returns where loads wait for the optimizer; absent where the bias is frozen.
-  Tensor Loads(const Args& a) const {
-    return adapts_ ? Tensor() : Grad(a, Param::kCorrection, 1, config_.experts.count);
-  }
   // The gradient of gate and up takes their place.
   Backward BackwardStash(const Args& a, const Forward& s) const {
     const BlockBackwardStash g =
@@ -342,9 +338,8 @@ class TransformerBlock final : public LayerBase {
     if (has_experts_) {
       BeginBackward(exec, a, s.feed_forward, s.middle, Residual(s.feed_forward, dy), g.middle,
                     [&](const Tensor& add, const Tensor& dnormed) {
-                      experts_.BackwardInput(exec, ExpertWeights(a), s.experts, a.router, Loads(a),
-                                             a.shape, EndGradient(s.feed_forward, dy), add,
-                                             dnormed);
+                      experts_.BackwardInput(exec, ExpertWeights(a), s.experts, a.router, a.shape,
+                                             EndGradient(s.feed_forward, dy), add, dnormed);
                     });
     } else {
       BackwardUp(exec, a, s, g, EndGradient(s.feed_forward, dy), dhidden);

@@ -37,7 +37,7 @@ struct OperandTile {
   static constexpr int kPacks = kRows * kCols / kPack / kThreads;  // of a thread
   static_assert(kPacks * kThreads * kPack == kRows * kCols);
 
-  // What a thread brings; zero beyond the operand.
+  // A thread's elements; zero beyond the operand.
   Pack<Bf16, kPack> packs[kPacks];
 
   static __device__ int Row(int i) { return (threadIdx.x + i * kThreads) / (kCols / kPack); }
