@@ -212,7 +212,7 @@ class Worker : public Member {
 
  private:
   using WorkerCore = worker::WorkerCore;
-  // What the devices do by themselves: steps, and copies of the state in other members' memory.
+  // Work of the devices by themselves: steps, and copies of the state in other members' memory.
   struct Pace {
     bool stepping = false;
     Instant step_began, step_ends;
@@ -229,7 +229,7 @@ class Worker : public Member {
     Duration copying{0};      // without steps
     int64_t kept_steps = -1;  // of the newest copies
   };
-  // What a copy of the core has done ahead of time.
+  // Work that a copy of the core has done ahead of time.
   struct Leap {
     std::unique_ptr<WorkerCore> ahead;
     Pace pace;
@@ -371,7 +371,7 @@ class Worker : public Member {
   // Following.
   std::optional<MemberOrder> follows_;
 
-  // What is under way by itself.
+  // Work that is under way by itself.
   Pace pace_;
   int64_t kept_number_ = 0;
   bool stuck_ = false;  // a member is lost: it does not end

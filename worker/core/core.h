@@ -24,7 +24,7 @@
 //    that resumes from it cannot push the same steps twice.
 //  * Everything unanswered is sent again after kRetryInterval, and at once after a reconnect; a
 //  push
-//    that is granted is requested again after ever longer times, while grants have no news.
+//    that is granted is requested again after ever longer times, while grants are the same.
 //    Messages of an older epoch, generation or sequence, and repetitions, change nothing; nor do
 //    those of another cluster than the first that welcomed it.
 //  * A job that is stopped frees memory; only ForgetJob deletes what is saved of it.

@@ -64,13 +64,13 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
   // for members of another plan.
   std::vector<InFlight::Push> pushes;
   std::vector<InFlight::Push>& before = in_flight_->pushes;
-  bool has_news = false;
+  bool has_changed = false;
   for (const GrantedPush& part : grant.order) {
     if (FindPlacement(part) == nullptr) continue;
     auto push = std::find_if(before.begin(), before.end(),
                              [&](const InFlight::Push& p) { return p.part == part; });
     if (push == before.end()) {
-      has_news = true;
+      has_changed = true;
       pushes.push_back({part, InFlight::Shard::kWanted, now_});
       continue;
     }
@@ -78,7 +78,7 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
     before.erase(push);
     const bool ended = pushes.back().state == InFlight::Shard::kStaged ||
                        pushes.back().state == InFlight::Shard::kRefused;
-    has_news = has_news || ended;
+    has_changed = has_changed || ended;
     // The coordinator still expects it: perhaps the server was behind, the shard has moved, or its
     // server has lost what it staged.
     const Duration patience = in_flight_->moved ? Duration::zero() : kStagedIsLostAfter;
@@ -95,7 +95,7 @@ void WorkerCore::Impl::OnMessage(const PushGrant& grant) {
   }
   in_flight_->pushes = std::move(pushes);
   in_flight_->repeat_after =
-      has_news ? kRetryInterval : std::min(2 * in_flight_->repeat_after, kGrantedRepeatMax);
+      has_changed ? kRetryInterval : std::min(2 * in_flight_->repeat_after, kGrantedRepeatMax);
 }
 
 // Where it goes; null: the order has no such part of a shard.

@@ -122,7 +122,7 @@ struct InFlight {
   Instant began_at;                        // its capture
   Instant staged_at;                       // the newest of its pushes that was staged
   Instant request_at;                      // when to send PushRequest (again)
-  Duration repeat_after = kRetryInterval;  // grows while grants have no news
+  Duration repeat_after = kRetryInterval;  // grows while grants are the same
   std::vector<Push> pushes;                // in the granted order, and what is still in flight
   // The trouble of one shard that failed and was not pushed yet: others most often have the same.
   struct Trouble {
