@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "folder of the durable state")->required();
   atl::AddStoreFlags(app, &options);
+  atl::AddQuotaFlag(app, &options);
   app.add_option("--cluster", options.cluster,
                  "id of a cluster whose state was lost, with an empty --state-dir: its members "
                  "accept this coordinator, and `atoll adopt` takes over their jobs");
@@ -58,7 +59,6 @@ int main(int argc, char** argv) {
                  "validity of the certificates of members that join, such as 720h; they are "
                  "renewed in time")
       ->capture_default_str();
-  atl::AddQuotaFlag(app, &options);
   atl::AddMetricsFlag(app, &options.metrics_listen);
   atl::AddTlsFlags(app, &options.tls);
   atl::AddVersionFlag(app);

@@ -192,6 +192,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(Serv
   RaiseDescriptorLimit();
   ATOLL_RETURN_IF_ERROR(CheckRoom(0));
   // Flags first: a wrong one must not take an epoch.
+  ATOLL_ASSIGN_OR_RETURN(options.core.quotas, ParseQuotas(options.quotas));
   ATOLL_ASSIGN_OR_RETURN(auto access, AccessControl::Open(options.state_dir + "/trust", options.tls,
                                                           options.certificate_lifetime_s));
   auto impl = std::make_unique<Coordinator>(std::move(options), std::move(access));

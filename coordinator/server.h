@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/net/control/tls.h"
 #include "coordinator/core/core.h"
@@ -27,10 +28,17 @@ struct ServerOptions {
   // Empty: those of `atoll init` in state_dir, if there are any.
   TlsOptions tls;
   int64_t certificate_lifetime_s = 30 * 86400;  // of members and users that join
+  std::vector<std::string> quotas;              // as ParseQuotas has them
   CoordinatorOptions core;
 };
 
 // `App` is CLI::App.
+template <class App>
+void AddQuotaFlag(App& app, ServerOptions* options) {
+  app.add_option("--quota", options->quotas,
+                 "NAME=DEVICES, of jobs that NAME or (vision-*) a name that begins so submits; "
+                 "beyond it they have what is idle. May be repeated");
+}
 template <class App>
 void AddStoreFlags(App& app, ServerOptions* options) {
   app.add_option(
@@ -45,21 +53,6 @@ void AddStoreFlags(App& app, ServerOptions* options) {
                  "PEM file with this end's private key for etcd");
   app.add_option("--advertise", options->advertise,
                  "HOST:PORT at which others reach --listen; standby coordinators refer to it");
-}
-
-// Throws App's error of a value: what is wrong with it.
-template <class App>
-void AddQuotaFlag(App& app, ServerOptions* options) {
-  app.template add_option_function<std::vector<std::string>>(
-      "--quota",
-      [options](const std::vector<std::string>& texts) {
-        auto quotas = ParseQuotas(texts);
-        if (!quotas.ok())
-          throw CLI::ValidationError("--quota", std::string(quotas.status().message()));
-        options->core.quotas = *std::move(quotas);
-      },
-      "NAME=DEVICES, of jobs that NAME or (vision-*) a name that begins so submits; beyond it they "
-      "have what is idle. May be repeated");
 }
 
 class CoordinatorServer {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kNoWork = 1e-9;
 
-// How far the jobs are at an instant.
+// Describes how far the jobs are at an instant.
 struct Progress {
   double now = 0;
   std::vector<double> left;  // work, by job
@@ -73,7 +73,7 @@ class Search {
   }
 
  private:
-  // Takes each job alone on all workers that it can use, for what is left of it.
+  // Computes the cost with each job alone on all workers that it can use.
   double Bound(const Progress& p) const {
     double bound = p.cost;
     for (size_t job = 0; job < c_.jobs.size(); ++job) {

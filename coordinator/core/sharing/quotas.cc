@@ -22,9 +22,9 @@ absl::StatusOr<DeviceQuota> ParseQuota(absl::string_view text) {
                      (star == std::string::npos || star + 1 == quota.owners.size());
   if (!named || !absl::SimpleAtoi(text.substr(at + 1), &quota.devices) || quota.devices < 0 ||
       quota.devices > kDevicesMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("quota \"", text, "\": must be NAME=DEVICES, such as alice=8 or vision-*=16, ",
-                     "with at most ", kDevicesMost, " devices"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--quota \"", text, "\": must be NAME=DEVICES, such as alice=8 or vision-*=16, ",
+        "with at most ", kDevicesMost, " devices"));
   }
   return quota;
 }
@@ -34,7 +34,7 @@ absl::StatusOr<DeviceQuota> ParseQuota(absl::string_view text) {
 absl::StatusOr<std::vector<DeviceQuota>> ParseQuotas(const std::vector<std::string>& texts) {
   if (texts.size() > kQuotasMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat(texts.size(), " quotas: at most ", kQuotasMax, " may be given"));
+        absl::StrCat(texts.size(), " of --quota: at most ", kQuotasMax, " may be given"));
   }
   std::vector<DeviceQuota> quotas;
   for (const std::string& text : texts) {
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<DeviceQuota>> ParseQuotas(const std::vector<std::stri
     });
     if (again) {
       return absl::InvalidArgumentError(
-          absl::StrCat("quota \"", text, "\": ", quota->owners, " has one already"));
+          absl::StrCat("--quota \"", text, "\": ", quota->owners, " has one already"));
     }
     quotas.push_back(*std::move(quota));
   }
