@@ -431,6 +431,12 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::CreateOwn(const std::string& link,
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Open(const std::string& flag, const std::string& link,
                                                    const std::string& reached) {
   if (!flag.empty()) return Create(flag);
+  int port = 0;
+  if (absl::SimpleAtoi(link.substr(link.rfind(':') + 1), &port) && port > 0) {
+    LogInfo("relay", link, ": members that cannot be reached from here need a relay; with a range ",
+            "of two ports they connect themselves");
+    return nullptr;
+  }
   auto relay = CreateOwn(link, reached);
   if (relay.ok()) return relay;
   LogWarning("relay", "members that cannot be reached from here cannot connect themselves: ",
