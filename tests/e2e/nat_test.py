@@ -13,7 +13,7 @@ from shaped import Link, ShapedNetwork, Unavailable  # noqa: E402
 
 ISLAND = {"layout__island": "all", "layout__stages": 2, "outer__min_islands": 1, "outer__max_islands": 1,
           "inner__micro_batch_sequences": 2}
-ALONE = {"outer__min_islands": 2}
+ALONE = {"outer__min_islands": 2, "schedule__train_tokens": 600_000}
 RELAY = 7400
 
 
@@ -79,7 +79,9 @@ def connects(fixture, pairs):
 
 
 def takes_part(fixture, job):
-    return {w["worker"] for island in fixture.job(job).get("islands", []) for w in island["workers"] if w["in_plan"]}
+    """Workers in an island's plan, or alone in one, which has none."""
+    return {w["worker"] for island in fixture.job(job).get("islands", []) for w in island["workers"]
+            if w["in_plan"] or len(island["workers"]) == 1}
 
 
 def trains(fixture, job, rounds=2):
