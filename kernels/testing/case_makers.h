@@ -60,10 +60,9 @@ OpCase CrossEntropyCase(int64_t n, int64_t vocabulary, bool in_place, float smoo
 OpCase SmoothedCrossEntropyCase(int64_t n, int64_t classes);
 // One part of a cut vocabulary, that some of the targets are in.
 OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, bool in_place);
-OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy);
+OpCase AdamCase(int64_t size, int64_t step, bool clip, bool copy, bool lamb);
 // `divides`: RMSprop. Without `params` only the momentum is updated.
 OpCase MomentumCase(int64_t size, bool divides, bool params, bool copy);
-OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy);
 OpCase NormalizeCase(int64_t size);
 // Rows of `cols` from column `first` on of a matrix of `whole` columns, from scale group 1 on.
 OpCase DecodeCase(WeightCode code, int64_t rows, int64_t cols, int64_t first, int64_t whole);

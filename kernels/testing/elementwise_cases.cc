@@ -192,29 +192,33 @@ OpCase CrossEntropyPartCase(int64_t n, int64_t first_class, int64_t classes, boo
   return c;
 }
 
-OpCase AdamWCase(int64_t size, int64_t step, bool clip, bool copy) {
+OpCase AdamCase(int64_t size, int64_t step, bool clip, bool copy, bool lamb) {
   OpCase c;
-  c.name = absl::StrCat("adamw ", size, clip ? " clip" : "", copy ? " copy" : "");
+  c.name = absl::StrCat(lamb ? "lamb " : "adamw ", size, clip ? " clip" : "", copy ? " copy" : "");
   c.args = {{"param", Role::kState, 1, size, kF32, nullptr, true},
             {"grad", Role::kState, 1, size, kF32, nullptr, true},
             {"m", Role::kState, 1, size, kF32, nullptr, true},
             {"v", Role::kState, 1, size, kF32, Positive, true}};
+  if (lamb) c.args.push_back({"sums", Role::kState, 1, 2, kF32, Constant(3)});
   if (clip) c.args.push_back({"scale", Role::kInput, 1, 1, kF32, Constant(0.37)});
   if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
   c.forward = [=](Call& a) {
-    a.Run(AdamStep{.param = a["param"],
-                   .grad = a["grad"],
-                   .m = a["m"],
-                   .v = a["v"],
-                   .grad_scale = a["scale"],
-                   .param_copy = a["copy"],
-                   .step = step,
-                   .lr = 1e-2,
-                   .weight_decay = 0.1,
-                   .zero_grad = clip});
+    const AdamStep update{.param = a["param"],
+                          .grad = a["grad"],
+                          .m = a["m"],
+                          .v = a["v"],
+                          .grad_scale = a["scale"],
+                          .param_copy = a["copy"],
+                          .step = step,
+                          .lr = 1e-2,
+                          .weight_decay = 0.1,
+                          .zero_grad = clip,
+                          .lamb = lamb};
+    if (lamb) a.Run(LambNorms{update, a["sums"]});
+    a.Run(update);
   };
   if (copy) c.tolerance = 1.0 / 128;
-  c.forward_bytes = Floats((clip ? 8.0 : 7.0) * size);
+  c.forward_bytes = Floats(((clip ? 8.0 : 7.0) + (lamb ? 4.0 : 0.0)) * size);
   return c;
 }
 
@@ -243,36 +247,6 @@ OpCase MomentumCase(int64_t size, bool divides, bool params, bool copy) {
   };
   if (copy) c.tolerance = 1.0 / 128;
   c.forward_bytes = Floats((params ? 5.0 : 3.0) * size);
-  return c;
-}
-
-OpCase LambCase(int64_t size, int64_t step, bool clip, bool copy) {
-  OpCase c;
-  c.name = absl::StrCat("lamb ", size, clip ? " clip" : "", copy ? " copy" : "");
-  c.args = {{"param", Role::kState, 1, size, kF32, nullptr, true},
-            {"grad", Role::kState, 1, size, kF32, nullptr, true},
-            {"m", Role::kState, 1, size, kF32, nullptr, true},
-            {"v", Role::kState, 1, size, kF32, Positive, true},
-            {"sums", Role::kState, 1, 2, kF32, Constant(3)}};
-  if (clip) c.args.push_back({"scale", Role::kInput, 1, 1, kF32, Constant(0.37)});
-  if (copy) c.args.push_back({"copy", Role::kState, 1, size, Type::kBf16, nullptr, true});
-  c.forward = [=](Call& a) {
-    const AdamStep update{.param = a["param"],
-                          .grad = a["grad"],
-                          .m = a["m"],
-                          .v = a["v"],
-                          .grad_scale = a["scale"],
-                          .param_copy = a["copy"],
-                          .step = step,
-                          .lr = 1e-2,
-                          .weight_decay = 0.1,
-                          .zero_grad = clip,
-                          .lamb = true};
-    a.Run(LambNorms{update, a["sums"]});
-    a.Run(update);
-  };
-  if (copy) c.tolerance = 1.0 / 128;
-  c.forward_bytes = Floats((clip ? 12.0 : 11.0) * size);
   return c;
 }
 

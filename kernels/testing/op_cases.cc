@@ -40,14 +40,14 @@ std::vector<OpCase> AttentionCases() {
 
 std::vector<OpCase> OptimizerCases() {
   return {
-      AdamWCase(1000, 1, false, false),
-      AdamWCase(70'003, 100, true, true),
+      AdamCase(1000, 1, false, false, false),
+      AdamCase(70'003, 100, true, true, false),
       MomentumCase(1000, false, true, false),
       MomentumCase(70'003, false, false, false),
       MomentumCase(1000, true, true, true),
       MomentumCase(70'003, true, true, false),
-      LambCase(1000, 1, false, false),
-      LambCase(70'003, 100, true, true),
+      AdamCase(1000, 1, false, false, true),
+      AdamCase(70'003, 100, true, true, true),
       NormalizeCase(40'001),
       ClipCase(40'001, 1.0f),
       ClipCase(3, 1e6f),
@@ -143,7 +143,7 @@ std::vector<OpCase> BenchmarkCases() {
       DecodeCase(WeightCode::kNf4, n, d, 0, d),
       DecodeCase(WeightCode::kInt8, n, d, 0, d),
       CrossEntropyCase(n, vocabulary, true),
-      AdamWCase(parameters, 10, true, false),
+      AdamCase(parameters, 10, true, false, false),
       ClipCase(parameters, 1.0f),
       ExpertsCase(1024, d, d, 16, 2, 0, 16, true),
       ConvCase({{64, 32, 32, 3, 1, 1}, 64, 64}),

@@ -171,7 +171,7 @@ def a_name_has_a_broken_address(fixture):
         with tempfile.NamedTemporaryFile("w", prefix="hosts-", suffix=".txt") as file:
             file.write(f"127.0.0.1 localhost\nfd00::c cc\n{net.address('c1')} cc\n")
             file.flush()
-            script = (f'ip addr add fd00::{os.getpid() % 1000 + 1}/64 dev eth0 nodad; mount --bind {file.name} /etc/hosts; '
+            script = (f'ip addr replace fd00::{os.getpid() % 1000 + 1}/64 dev eth0 nodad; mount --bind {file.name} /etc/hosts; '
                       'exec "$@"')
             net.inside = lambda host: [*inside(host), "unshare", "--mount", "sh", "-c", script, "sh"]
             for host in ("a1", "b1", "c1"):

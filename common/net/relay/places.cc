@@ -54,10 +54,10 @@ std::string AddRelays(std::string endpoint, const std::vector<RelayPlace>& relay
   if (endpoint.empty()) return endpoint;
   // The same text at all members' own relays, and tried before others.
   const std::vector<RelayPlace> own = Select(relays, true);
-  if (!own.empty())
-    absl::StrAppend(
-        &endpoint, ",",
-        MakeRelayEndpoint(std::string(absl::StripPrefix(kOwnRelay, "tcp://")), own[0].dial));
+  if (!own.empty()) {
+    const std::string here(absl::StripPrefix(kOwnRelay, "tcp://"));
+    absl::StrAppend(&endpoint, ",", MakeRelayEndpoint(here, own[0].dial));
+  }
   for (const RelayPlace& place : Select(relays, false)) {
     absl::StrAppend(&endpoint, ",", MakeRelayEndpoint(place.address, place.dial));
   }

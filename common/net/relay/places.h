@@ -13,7 +13,7 @@ namespace atl {
 
 // Takes over the relays of a Welcome. One that it does not name any more stays until another takes
 // its place: links may go through it, and a coordinator that has just started does not know it yet.
-// So do other members' own ones in the `first` Welcome of a connection, where it names none.
+// Other members' own relays stay likewise where the `first` Welcome of a connection names none.
 // Returns whether something has changed.
 bool TakeRelays(const std::vector<RelayPlace>& named, bool first, std::vector<RelayPlace>* relays);
 

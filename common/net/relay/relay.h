@@ -54,7 +54,7 @@ class Relay {
   static absl::StatusOr<std::unique_ptr<Relay>> CreateOwn(const std::string& link,
                                                           const std::string& reached);
   // Creates the relay of `flag`, or, where that is empty, the process's own one. Null: it has none,
-  // and the log says why.
+  // since `link` is at a given port and no other is to be opened, or for what the log says.
   static absl::StatusOr<std::unique_ptr<Relay>> Open(const std::string& flag,
                                                      const std::string& link,
                                                      const std::string& reached);

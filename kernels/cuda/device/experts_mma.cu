@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launchers ----
 
-// `widths`: of rows in memory, but for those that are summed over by group.
+// `width`, `other`: of rows in memory.
 bool Takes(std::initializer_list<Tensor> tensors, int64_t width, int64_t other, int64_t stride) {
   for (const Tensor& x : tensors) {
     if (x.dtype != DType::kBfloat16) return false;
